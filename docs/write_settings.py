@@ -24,8 +24,8 @@ default. On the command line, `--set section.name=value` changes one. A name tha
 an error that suggests the nearest one, and so is a setting that the task does not read.
 [train.md](train.md) shows recipes at work.
 
-| task | model | trained from | items | loss | object |
-| --- | --- | --- | --- | --- | --- |
+| task | model | trained from | loss | object |
+| --- | --- | --- | --- | --- |
 """
 PAGES = {
     "data": "data.md",
@@ -53,7 +53,7 @@ def reference() -> str:
     """Return a Markdown page of all settings of a recipe, section by section."""
     tasks = "".join(
         f"| `{name}` | {spec.family} | {', '.join(f'`{file}`' for file in spec.files)} "
-        f"| {spec.items} | {spec.objective.replace('_', ' ')} | `{spec.result}` |\n"
+        f"| {spec.objective.replace('_', ' ')} | `{spec.result}` |\n"
         for name, spec in TASKS.items()
     )
     parts = [TOP + tasks, "Some defaults depend on the task:\n", _by_task()]

@@ -38,6 +38,30 @@ def refuse_special(*paths: Path) -> None:
 
 
 @contextmanager
+def reading(path: Path, what: str = "file") -> Iterator[None]:
+    """Say in one sentence why a file cannot be read; `what` it is to the person who named it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UserError(f"There is no {what} {path}; check the path.") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{path} is a directory; name the {what} in it.") from error
+    except PermissionError as error:
+        raise UserError(
+            f"{path} may not be read; change its permissions, as with chmod u+r."
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror or error}); copy it to another disk, or fetch "
+            f"it again."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8 text (byte {error.start}); convert it first."
+        ) from error
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; move it into place when the block ends well.
 

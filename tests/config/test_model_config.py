@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from qkv.config import PRESETS, ModelConfig, preset
+from qkv.config import ModelConfig, preset
 from qkv.errors import UserError
 
 MISTAKES = [
@@ -13,29 +13,17 @@ MISTAKES = [
     ({"d_model": "512"}, "d_model is '512', but must be a whole number."),
     ({"d_model": 512.0}, "d_model is 512.0, but must be a whole number."),
     ({"d_model": True}, "d_model is True, but must be a whole number."),
-    ({"d_model": None}, "d_model is None, but must be a whole number."),
     ({"gated": 1}, "gated is 1, but must be true or false."),
     ({"dropout": "much"}, "dropout is 'much', but must be a number."),
     ({"norm": "batch"}, "norm is 'batch', but must be one of: 'layer', 'rms', 'rms_plus_one'."),
     ({"norm": ["layer"]}, "norm is ['layer'], but must be one of: 'layer', 'rms', "),
     ({"vocab_size": 0}, "vocab_size is 0, but must be at least 1."),
-    ({"source_vocab_size": -1}, "source_vocab_size is -1, but must be at least 0."),
     ({"d_key": 10**6}, "d_key is 1000000, but must be at most 65536."),
-    ({"rotary_base": 0.5}, "rotary_base is 0.5, but must be at least 1."),
-    ({"rotary_factor": 0.5}, "rotary_factor is 0.5, but must be at least 1."),
-    ({"window": -1}, "window is -1, but must be at least 0."),
-    ({"attention_dropout": 1.1}, "attention_dropout is 1.1, but must be at most 1."),
-    ({"dropout": 1.1}, "dropout is 1.1, but must be at most 1."),
     ({"max_length": 2**25}, "max_length is 33554432, but must be at most 16777216."),
     ({"dropout": float("nan")}, "dropout is nan, but must be at least 0."),
-    ({"activation_dropout": 2}, "activation_dropout is 2.0, but must be at most 1."),
     ({"d_model": 30, "n_heads": 4}, "d_model (30) is not divisible by n_heads (4); choose n_heads"),
     ({"n_heads": 4, "n_kv_heads": 3}, "n_heads (4) is not divisible by n_kv_heads (3); each key/"),
     ({"d_model": 15, "n_heads": 5}, "sinusoidal positions need an even width, but d_model (or d_"),
-    (
-        {"d_model": 15, "n_heads": 5, "positions": "sinusoidal_halves"},
-        "sinusoidal positions need an even width, but d_model (or d_embedding) is 15.",
-    ),
     (
         {"d_model": 12, "n_heads": 4, "positions": "rotary"},
         "rotary positions turn pairs, so a head's width must be even, but d_model / n_heads is 3.",
@@ -76,24 +64,6 @@ def test_a_far_name_gets_the_list_and_the_file_is_named():
         ModelConfig.from_dict({"colour": 1}, where="my/config.json")
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"family": "decoder", "n_encoder_layers": 0},
-        {"family": "encoder", "n_decoder_layers": 0},
-        {"d_model": 15, "n_heads": 5, "positions": "learned"},
-        {"source_vocab_size": 10, "tie": "output"},
-        {"n_heads": 8, "n_kv_heads": 1},
-        {"dropout": 1.0},
-        {"dropout": 0},
-    ],
-    ids=str,
-)
-def test_what_is_allowed(values):
-    config = ModelConfig.from_dict(values)
-    assert {name: getattr(config, name) for name in values} == values
-
-
 def test_derived_sizes():
     config = ModelConfig(d_model=48, n_heads=6)
     assert (config.kv_heads, config.d_head) == (6, 8)
@@ -125,11 +95,6 @@ def test_round_trip():
     assert ModelConfig.from_dict({}) == ModelConfig()
 
 
-def test_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        ModelConfig().d_model = 3
-
-
 def test_presets_are_the_papers():
     base, big = preset("transformer-base"), preset("transformer-big")
     sizes = (
@@ -146,11 +111,6 @@ def test_presets_are_the_papers():
     for config in (base, big):
         assert (config.norm_position, config.norm, config.activation) == ("post", "layer", "relu")
         assert (config.positions, config.tie, config.embedding_scale) == ("sinusoidal", "all", True)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_take_differences(name):
-    assert preset(name, dropout=0.5) == dataclasses.replace(preset(name), dropout=0.5)
 
 
 def test_unknown_presets():

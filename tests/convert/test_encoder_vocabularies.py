@@ -14,10 +14,10 @@ from tests.convert.test_vocabularies import (
     ROBERTA,
     SAMPLES,
     bert,
+    check_same,
     deberta,
     merges,
     pieces,
-    same,
     write,
 )
 
@@ -50,7 +50,7 @@ def test_settings_go_before_the_whole_tokenizer(name: str, said: Any, tmp_path: 
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ours, _ = read_tokenizers(tmp_path, model_type)
     for text in SAMPLES:
-        same(theirs, ours, text)
+        check_same(theirs, ours, text)
 
 
 def test_settings_of_the_wrong_kind_are_named(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_tokenizer_of_another_models_class(model_type: str, tmp_path: Path) ->
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ours, _ = read_tokenizers(tmp_path, model_type)
     for text in SAMPLES:
-        same(theirs, ours, text)
+        check_same(theirs, ours, text)
     special = theirs.pad_token_id, theirs.cls_token_id, theirs.sep_token_id, theirs.mask_token_id
     assert (ours.pad_id, ours.bos_id, ours.eos_id, ours.mask_id) == special
 

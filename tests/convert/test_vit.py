@@ -148,7 +148,7 @@ def test_what_is_done_otherwise_with_files_is_told(said):
     with saved(made("ViTForImageClassification", TINY)) as folder:
         (folder / "preprocessor_config.json").write_text(json.dumps(said))
         with pytest.warns(UserWarning, match=f"says {next(iter(said))} = "):
-            open_model(folder)
+            assert open_model(folder).content["model"]["patch_size"]
 
 
 def test_equal_sides_are_a_square():

@@ -195,7 +195,7 @@ def opened(name: str) -> tuple[Any, Tokenizer, Tokenizer]:
         return theirs, *read_tokenizers(folder, model_type)
 
 
-def same(theirs: Any, ours: Tokenizer, text: str) -> None:
+def check_same(theirs: Any, ours: Tokenizer, text: str) -> None:
     ids = ours.encode(text)
     assert ids == theirs(text, add_special_tokens=False).input_ids
     decoded = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -218,14 +218,14 @@ ALIKE = [name for name in FOLDERS if name not in DIFFERENT]
 def test_ids_and_texts_are_those_of_transformers(name: str, text: str) -> None:
     theirs, source, target = opened(name)
     assert source is target and len(source) == len(theirs)
-    same(theirs, source, text)
+    check_same(theirs, source, text)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_samples_and_special_tokens_are_those_of_transformers(name: str) -> None:
     theirs, ours, _ = opened(name)
     for text in SAMPLES if name in ALIKE else []:
-        same(theirs, ours, text)
+        check_same(theirs, ours, text)
     for attribute, role in [
         ("pad_token_id", "pad_id"),
         ("unk_token_id", "unk_id"),
@@ -243,9 +243,9 @@ def test_samples_and_special_tokens_are_those_of_transformers(name: str) -> None
 def test_plain_words_have_the_same_ids_where_odd_characters_may_not(words: list[str]) -> None:
     for name in ("albert", "llama"):
         theirs, ours, _ = opened(name)
-        same(theirs, ours, " ".join(words))
+        check_same(theirs, ours, " ".join(words))
     theirs, ours, _ = opened("deberta-v2")
-    same(theirs, ours, " ".join(word for word in words if word not in ("ｆｕｌｌ", "ﬁn")))
+    check_same(theirs, ours, " ".join(word for word in words if word not in ("ｆｕｌｌ", "ﬁn")))
 
 
 PLAIN = [word for word in WORDS if word.isascii()]
@@ -256,7 +256,7 @@ PLAIN = [word for word in WORDS if word.isascii()]
 @settings(max_examples=30, deadline=None)
 def test_plain_words_have_the_same_ids_in_translators_of_many(name: str, words: list[str]) -> None:
     theirs, ours, _ = opened(name)
-    same(theirs, ours, " ".join(words))
+    check_same(theirs, ours, " ".join(words))
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def target_ids(theirs: Any) -> dict[str, int]:
 
 def test_a_language_code_is_one_token_at_the_start() -> None:
     theirs, source, _ = opened("marian")
-    same(theirs, source, ">>de<< the cat")
+    check_same(theirs, source, ">>de<< the cat")
     assert source.encode(">>de<< the cat")[0] == theirs.encoder[">>de<<"]
 
 
@@ -370,7 +370,7 @@ def test_a_whole_unigram_tokenizer_does_not_spell_special_tokens(tmp_path: Path)
     read, _ = read_tokenizers(tmp_path, "t5")
     assert ours.eos_id not in read.encode("cat</s>")
     for text in SAMPLES:
-        same(theirs, read, text)
+        check_same(theirs, read, text)
 
 
 @pytest.mark.parametrize("name", ["t5", "marian"])

@@ -1,7 +1,5 @@
 """Entities, against seqeval and by hand."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,20 +61,6 @@ def test_two_sentences_by_hand() -> None:
         "all entities        33.33   33.33  33.33        3",
         "token accuracy                     71.43        7",
     ]
-
-
-def test_real_labels_keep_to_their_scheme(shared_data: Path) -> None:
-    text = (shared_data / "wnut17" / "valid.conll").read_text(encoding="utf-8")
-    sentences: list[list[str]] = [[]]
-    for line in text.split("\n"):
-        if line.strip():
-            sentences[-1].append(line.split("\t")[1])
-        elif sentences[-1]:
-            sentences.append([])
-    gold = list(filter(None, sentences))
-    report = entity_report(gold, gold)
-    assert len(gold) == 1009
-    assert report.whole == Figures(1, 1, 1, sum(label[0] == "B" for one in gold for label in one))
 
 
 def test_nothing_but_o_has_no_entities_to_find() -> None:

@@ -1,7 +1,6 @@
 """Pictures are written whole, and show the labels and counts."""
 
 import re
-import warnings
 from pathlib import Path
 
 import pytest
@@ -39,37 +38,10 @@ def test_a_reliability_diagram_shows_the_sentence_and_each_bin(tmp_path: Path) -
     assert {"confidence, %", "accuracy, %", CALIBRATION.describe(), "23", "19"} <= set(shown)
 
 
-@pytest.mark.parametrize("name", ["picture.png", "folder/PICTURE.PNG"])
-def test_a_png_is_one_and_nothing_is_left_beside_it(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a font without Han glyphs is passed over in silence
-        draw_confusion(REPORT, path)
-    assert path.read_bytes().startswith(b"\x89PNG\r\n")
-    first = path.read_bytes()
-    draw_reliability(CALIBRATION, path)
-    assert path.read_bytes().startswith(b"\x89PNG\r\n")
-    assert path.read_bytes() != first
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_the_same_picture_is_the_same_file(tmp_path: Path) -> None:
-    for name in ("one.svg", "two.svg"):
-        draw_confusion(REPORT, tmp_path / name)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-
-
 def test_many_classes_fit_on_a_picture(tmp_path: Path) -> None:
     labels = [f"class {number}" for number in range(60)]
     draw_confusion(classification_report(labels, labels, labels), tmp_path / "many.svg")
     assert words(tmp_path / "many.svg").count("class 59") == 2
-
-
-@pytest.mark.parametrize("name", ["picture.jpg", "picture", "png"])
-def test_other_endings_are_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match=rf"{name} ends in .* a figure is written as"):
-        draw_confusion(REPORT, tmp_path / name)
-    assert not list(tmp_path.iterdir())
 
 
 def test_several_labels_a_text_have_no_confusion_to_draw(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def reference(trace: Trace) -> Reference:
     return Reference(trace.model.config, trace.model.state_dict(), trace.inputs)
 
 
-def close(given: Tensor | None, expected: Tensor) -> None:
+def assert_close(given: Tensor | None, expected: Tensor) -> None:
     assert given is not None
     torch.testing.assert_close(given.double(), expected.double(), atol=2e-5, rtol=1e-4)
 
@@ -60,26 +60,26 @@ def test_every_number_by_hand_is_the_references(family: str, kind: str) -> None:
     q, k = true[f"{key}.query"][0, head, at], true[f"{key}.key"][0, group]
     products = k @ q
     scores = true[f"{key}.scores"][0, head, at]
-    close(torch.tensor([row.product for row in found.keys]), products)
-    close(torch.tensor([row.scaled for row in found.keys]), products / math.sqrt(4))
+    assert_close(torch.tensor([row.product for row in found.keys]), products)
+    assert_close(torch.tensor([row.scaled for row in found.keys]), products / math.sqrt(4))
     assert [row.mask for row in found.keys] == [0.0 if s.isfinite() else -math.inf for s in scores]
     weights = true[f"{key}.weights"][0, head, at]
-    close(torch.tensor([row.weight for row in found.keys]), weights)
-    close(value(found, "query"), q)
-    close(value(found, "weighted values"), true[f"{key}.heads"][0, head, at])
-    close(value(found, "all heads together"), true[f"{key}.output"][0, at])
+    assert_close(torch.tensor([row.weight for row in found.keys]), weights)
+    assert_close(value(found, "query"), q)
+    assert_close(value(found, "weighted values"), true[f"{key}.heads"][0, head, at])
+    assert_close(value(found, "all heads together"), true[f"{key}.output"][0, at])
     last = true[f"{stack}.{layer}.feed_forward.residual"][0, at]
     if family == "decoder":  # pre-norm: the last sum is the stream
-        close(value(found, "residual connection", 1), last)
+        assert_close(value(found, "residual connection", 1), last)
         before = true[f"{stack}.0.feed_forward.residual"][0, at]
         weight = trace.model.decoder.blocks[layer].self_attention_residual.norm.weight
         rms = (before.pow(2).mean() + trace.model.config.norm_epsilon).sqrt()
-        close(value(found, "RMSNorm"), before / rms * weight.detach().double())
+        assert_close(value(found, "RMSNorm"), before / rms * weight.detach().double())
     else:
-        close(value(found, "LayerNorm", -1), last)
-        close(value(found, "LayerNorm"), true[f"{key}.residual"][0, at])
-    close(value(found, "inner layer"), true[f"{stack}.{layer}.feed_forward.hidden"][0, at])
-    close(value(found, "feed-forward"), true[f"{stack}.{layer}.feed_forward.output"][0, at])
+        assert_close(value(found, "LayerNorm", -1), last)
+        assert_close(value(found, "LayerNorm"), true[f"{key}.residual"][0, at])
+    assert_close(value(found, "inner layer"), true[f"{stack}.{layer}.feed_forward.hidden"][0, at])
+    assert_close(value(found, "feed-forward"), true[f"{stack}.{layer}.feed_forward.output"][0, at])
 
 
 def test_the_numbers_by_hand_stand_in_the_terminal_and_the_figure() -> None:
@@ -142,10 +142,10 @@ def test_contributions_of_a_pre_norm_decoder_are_read_by_the_last_norm() -> None
             value = true[f"decoder.{layer}.self_attention.heads"][0, head, 3]
             vector = matrix[:, 4 * head : 4 * head + 4] @ value
             expected = through_norm(trace, trace.model.decoder.norm, vector, total) @ output
-            close(found.heads["self_attention"][layer, head], expected)
+            assert_close(found.heads["self_attention"][layer, head], expected)
         fed = true[f"decoder.{layer}.feed_forward.output"][0, 3]
         expected = through_norm(trace, trace.model.decoder.norm, fed, total) @ output
-        close(found.feed_forward[layer], expected)
+        assert_close(found.feed_forward[layer], expected)
 
 
 def test_contributions_of_a_post_norm_decoder_go_through_every_norm() -> None:
@@ -163,7 +163,7 @@ def test_contributions_of_a_post_norm_decoder_go_through_every_norm() -> None:
         vector = through_norm(trace, norm, vector, total)
         before = true[f"decoder.{layer}.{name}.residual"][0, at]
     output = trace.model.output.projection.weight[12].detach().double()
-    close(found.heads["cross_attention"][1, 2], vector @ output)
+    assert_close(found.heads["cross_attention"][1, 2], vector @ output)
 
 
 @pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
@@ -190,7 +190,7 @@ def test_neurons_promote_the_words_of_their_output_row() -> None:
     strongest = (hidden.abs() * matrix.norm(dim=0)).amax(dim=0).argmax()
     first = found.neurons[0]
     assert first.number == int(strongest)
-    close(found.activations[:, 0], hidden[:, first.number])
+    assert_close(found.activations[:, 0], hidden[:, first.number])
     moved = table.detach().double() @ matrix[:, first.number] * first.activation
     (name, value), *_ = first.words
     assert name == f"#{int(moved.argmax())}" and value == pytest.approx(
@@ -277,7 +277,7 @@ def test_one_word_is_compared_between_texts() -> None:
     assert found.tokens == ((1,), (1,)) and found.layers == ("input", "layer 0", "layer 1")
     for number, key in enumerate(["source.input", "encoder.0.feed_forward.residual"]):
         a, b = trace[key][0, 1].double(), trace[key][1, 1].double()
-        close(found.cosine[number, 0, 1], a @ b / (a.norm() * b.norm()))
+        assert_close(found.cosine[number, 0, 1], a @ b / (a.norm() * b.norm()))
     draw_strictly(found.draw())
     with pytest.raises(UserError, match="has no '#9'; give texts that all have it"):
         word_in_context(trace, "#9")

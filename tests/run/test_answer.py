@@ -263,14 +263,6 @@ def test_its_settings_are_those_of_the_recipe(tmp_path: Path) -> None:
     assert made.result.settings == Answers(**wanted)
 
 
-def test_an_answerer_goes_on_where_it_was(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    before = learned(tmp_path_factory).folder
-    again = run(tmp_path, train_start_from=str(before), train_steps=1, train_lr=1e-6)
-    assert again.scores["valid"][0].value > 90  # it has forgotten nothing
-
-
 @pytest.mark.parametrize("name", ["xquad_en", "cmrc2018"])
 def test_our_recipes_read_their_questions(name: str, shared_data: Path) -> None:
     data = load_recipe(RECIPES / f"{name}.toml").data

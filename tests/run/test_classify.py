@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkv.data import Labelled, read_labelled
 from qkv.errors import UserError
-from qkv.evaluation import evaluate
 from qkv.run.labels import balanced
 from tests.run.classify_tiny import LEARNS, job, learned, one_of_three, run, write_rows
-from tests.run.common import read_log, validations
+from tests.run.common import validations
 
 NAMES = {
     "class": ["accuracy", "macro F1", "MCC", "ECE", "Brier score", "mean confidence"],
@@ -173,41 +171,3 @@ def test_no_label_at_all_is_a_mistake_but_one_of_several_is_none(tmp_path: Path)
     some = [*bare, ("word", "yes")]
     examples(tmp_path, train=some, valid=some)
     assert run(tmp_path, **several).result.classes.labels == ("yes",)
-
-
-@pytest.mark.parametrize(
-    ("task", "metric"), [("class", "loss"), ("class", "f1"), ("classes", "f1")]
-)
-def test_the_best_may_be_chosen_by_any_metric(tmp_path: Path, task: str, metric: str) -> None:
-    done = run(tmp_path, task=task, train_metric=metric, train_steps=4)
-    logged = read_log(done.folder)[-1]
-    expected = -logged["valid_loss"] if metric == "loss" else logged[metric]
-    assert done.state.best == expected
-
-
-@pytest.mark.parametrize("task", ["class", "classes", "number"])
-def test_a_run_is_scored_as_evaluate_scores_it(
-    tmp_path_factory: pytest.TempPathFactory, task: Any
-) -> None:
-    done = learned(tmp_path_factory, task)
-    rows = read_labelled([done.folder.parent / f"{task}.test.tsv"], task)
-    assert rows == done.splits.test
-    found = evaluate(done.result, rows)
-    assert found.scores == done.scores["test"]
-    assert found.outputs == done.result.classify([example.texts for example in rows])
-
-
-def test_wrong_and_unknown_labels_are_counted_and_named(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    model = learned(tmp_path_factory).result
-    texts = ["a cat", "the rose", "iron", "a dog"]
-    labels = [output.label for output in model.classify(texts[:3])] + ["metal"]
-    found = evaluate(model, [Labelled((t,), name) for t, name in zip(texts, labels, strict=True)])
-    assert found.scores[0].value == 75
-    assert found.report.confusion.tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
-    assert found.calibration.accuracy == 0.75
-    sure = [max(output.probabilities.values()) for output in found.outputs]
-    assert found.calibration.confidence == pytest.approx(np.mean(sure))
-    with pytest.raises(UserError, match="have the label 'tin', which the model does not know; its"):
-        evaluate(model, [Labelled(("a cat",), "animal"), Labelled(("tin",), "tin")])

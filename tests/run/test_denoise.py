@@ -107,17 +107,6 @@ def test_a_model_without_marks_grows_by_them(tmp_path: Path, kind: str, more: in
     assert again.evaluate() == made.evaluate()
 
 
-def test_marks_that_are_there_stay_what_they_were(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    before = learned(tmp_path_factory)
-    made = RUNS.starting_from(before.folder).job(tmp_path)
-    assert made.config == before.result.model.config
-    assert made.evaluate()["valid_loss"] == pytest.approx(before.scores["valid"][0].value)
-    other = RUNS.starting_from(before.folder).job(tmp_path, denoise_kind="infill")
-    assert len(other.tokenizers.target) == len(made.tokenizer) + 1
-
-
 def test_two_vocabularies_are_refused(tmp_path: Path) -> None:
     apart = tiny.run(tmp_path, "apart", tokenizer_shared=False, train_steps=2)
     with pytest.raises(UserError, match="has a vocabulary for each side, but task = 'denoise'"):

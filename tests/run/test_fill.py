@@ -196,20 +196,16 @@ def parts(model: Model) -> dict[str, torch.Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def test_a_model_that_fills_gaps_goes_on_where_it_was(
+def test_a_head_for_pairs_is_left_behind_where_there_are_none(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     before = learned(tmp_path_factory, "order")
-    made = RUNS.starting_from(before.folder).job(tmp_path, mask_pairs="order")
-    assert not differing(made.model, before.folder)
-    now = parts(made.model)
-    assert {"head.dense.weight", "pair_head.projection.weight"} <= now.keys()
-    assert made.tokenizer.encode("the cat") == before.result.tokenizer.encode("the cat")
-    scores = [score.value for score in before.scores["valid"]]
-    assert list(made.evaluate().values()) == pytest.approx([scores[0], *scores[2:]])
-    alone = RUNS.starting_from(before.folder).job(tmp_path)
-    assert alone.model.pair_head is None and not alone.config.pair_head
-    assert parts(alone.model).keys() == {name for name in now if not name.startswith("pair_head")}
+    made = RUNS.starting_from(before.folder).job(tmp_path)
+    assert made.model.pair_head is None and not made.config.pair_head
+    assert "head.dense.weight" in parts(made.model)
+    assert not differing(made.model, before.folder) - {
+        name for name in parts(before.result.model) if name.startswith("pair_head")
+    }
 
 
 def test_an_encoder_of_another_task_gets_a_fresh_head(tmp_path: Path) -> None:

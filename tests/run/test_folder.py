@@ -173,6 +173,7 @@ def as_written_earlier(recipe: Recipe, **data: Any) -> str:
     former = {"text_field": "text", "text_fields": [], "shards": ""}
     former |= {"source_field": "source", "target_field": "target"}
     values["data"] |= {**former, **data}
+    values["train"] |= {"optimizer": {"adamw": "adam"}[recipe.train.optimizer]}
     return to_toml(
         {"task": recipe.task, **values, "model": {"preset": recipe.preset, **recipe.model}}
     )

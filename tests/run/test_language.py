@@ -89,11 +89,6 @@ def log_probabilities(model: Decoder, tokens: list[int]) -> list[tuple[int, floa
     return [(token, row[token]) for row, token in zip(table[:-1], tokens[1:], strict=True)]
 
 
-def test_documents_see_each_other_only_across(tmp_path: Path) -> None:
-    apart, across = (job(tmp_path, data_across=across).evaluate() for across in (False, True))
-    assert apart["valid_loss"] != pytest.approx(across["valid_loss"], rel=1e-6)
-
-
 def test_records_become_text_by_a_template_or_a_column(tmp_path: Path) -> None:
     records = [{"title": f"no {n}", "body": text} for n, text in enumerate(sentences(60))]
     path = write_lines(tmp_path / "some.jsonl", [json.dumps(record) for record in records])

@@ -19,7 +19,7 @@ from qkv.evaluation.classification import ClassReport
 from qkv.evaluation.entities import EntityReport
 from qkv.run.train import prepare
 from qkv.tasks import Tagger
-from tests.run.common import differing, read_log, silence, validations
+from tests.run.common import read_log, silence, validations
 from tests.run.tag_tiny import (
     job,
     learned,
@@ -144,17 +144,6 @@ def test_labels_that_are_not_learned_are_told_of_and_missed(tmp_path: Path) -> N
         sum(batch.n_labels for batch in made.valid_batches)
         == sum(len(one.words) for one in more) - 2
     )
-
-
-def test_a_tagger_starts_from_another_encoder(tmp_path: Path) -> None:
-    write_conll(tmp_path / "words.conll", parts_of_speech(60))
-    words = str(tmp_path / "words.conll")
-    before = run(tmp_path, "before", data_examples=words, data_valid_examples=words).result
-    made = job(tmp_path, train_start_from=str(tmp_path / "before"))
-    assert made.tags.labels != before.tags.labels
-    fresh = {"head.projection.weight", "head.projection.bias"}
-    assert differing(made.model, tmp_path / "before") == fresh
-    assert len(made.tokenizer) == len(before.tokenizer)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import shutil
 import tomllib
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,10 +16,9 @@ from qkv.config import load_recipe
 from qkv.errors import UserError
 from qkv.run.train import train
 from qkv.weights import read_tensors
-from tests.run.common import everything, read_log, silence, validations
+from tests.run.common import read_log, silence, validations
 from tests.run.tiny import (
     LEARNS,
-    RUNS,
     learned,
     recipe,
     run,
@@ -137,28 +135,6 @@ def test_python_trains_from_a_file_too_and_more_than_once(
 
     assert callable(cross_entropy)
     assert qkv.train(path, "once more", console=silence()).state.step == 2
-
-
-REGULARISED: dict[str, Any] = {
-    "tokenizer_kind": "bpe",
-    "tokenizer_vocab_size": 330,
-    "data_bpe_dropout": 0.3,
-    "train_consistency": 2.0,
-    "train_batch_tokens": 400,  # several epochs of 80 pairs in twelve steps
-}
-
-
-@pytest.mark.parametrize("packing", ["off", "on"])
-def test_segmentations_and_dropout_are_drawn_again_when_a_run_is_resumed(
-    tmp_path: Path, packing: str
-) -> None:
-    settings = {**REGULARISED, "train_packing": packing}
-    whole = run(tmp_path, "whole", 80, **settings)
-    cut = RUNS.killed_and_resumed(7, tmp_path, "cut", 80, **settings)
-    assert everything(cut) == everything(whole.folder)
-    plain = run(tmp_path, "plain", 80, **{**settings, "data_bpe_dropout": 0.0})
-    losses = [[record["loss"] for record in read_log(done.folder)] for done in (whole, plain)]
-    assert losses[0] != losses[1]
 
 
 def test_bpe_dropout_needs_merges(tmp_path: Path) -> None:

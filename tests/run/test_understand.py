@@ -17,14 +17,11 @@ from qkv.text import MASK, Tokenizer, train_tokenizer
 from qkv.weights import read_tensors
 from tests.run.classify_tiny import (
     job,
-    killed_and_resumed,
-    learned,
     one_of_three,
     recipe,
-    run,
     write_rows,
 )
-from tests.run.common import ENCODER, everything, ids_of, validations
+from tests.run.common import ENCODER, ids_of
 
 
 def vocabulary(folder: Path, mask: bool = True) -> Tokenizer:
@@ -83,15 +80,6 @@ def test_a_folder_without_its_tokenizer_is_explained(tmp_path: Path) -> None:
         started(tmp_path, start)
 
 
-def test_a_run_from_a_folder_resumes_exactly_and_leaves_it_as_it_was(tmp_path: Path) -> None:
-    start = base(tmp_path)
-    before = {path: path.read_bytes() for path in start.rglob("*")}
-    settings = {"train_start_from": str(start), "model_max_length": 64}
-    whole = run(tmp_path, "whole", **settings).folder
-    assert everything(killed_and_resumed(7, tmp_path, **settings)) == everything(whole)
-    assert {path: path.read_bytes() for path in start.rglob("*")} == before
-
-
 @pytest.mark.parametrize(
     ("head", "section", "kept"),
     [
@@ -116,13 +104,6 @@ def test_a_head_is_kept_only_where_it_means_the_same(
     name = "head.projection.weight"
     assert now[name].shape == (3, 16)
     assert torch.equal(now[name], before[name]) == kept
-
-
-def test_settings_that_the_examples_decide_are_refused(tmp_path: Path) -> None:
-    start = base(tmp_path)
-    for settings in ({"model_n_labels": 7}, {"model_head": "masked"}, {"model_pair_head": True}):
-        with pytest.raises(UserError, match=r"\[model\]: \w+ follows from the task and its data"):
-            started(tmp_path, start, **settings)
 
 
 @pytest.mark.parametrize("given", [None, True, False])
@@ -153,13 +134,6 @@ def test_a_small_draw_is_of_each_class_and_within_a_larger_one(tmp_path: Path) -
     labels = [example.label for example in draws[9]]
     assert sorted(labels) == ["animal"] * 3 + ["metal"] * 3 + ["plant"] * 3
     assert job(tmp_path, data_n_examples=9, train_seed=1).splits.train != draws[9]
-
-
-def test_the_best_weights_are_saved(tmp_path_factory: pytest.TempPathFactory) -> None:
-    done = learned(tmp_path_factory)
-    measured = validations(done.folder)
-    assert done.state.best == max(record["accuracy"] for record in measured)
-    assert done.scores["valid"][0].value == done.state.best
 
 
 def test_the_card_counts_the_layers_that_there_are(tmp_path: Path) -> None:

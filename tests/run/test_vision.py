@@ -24,8 +24,6 @@ from tests.run.common import (
     Runs,
     data_files,
     differing,
-    everything,
-    read_log,
     validations,
     with_differences,
 )
@@ -110,11 +108,6 @@ def test_a_folder_of_files_from_end_to_end(tmp_path: Path) -> None:
     assert not list(done.folder.rglob("tokenizer.json"))
 
 
-def test_shifting_images_changes_what_is_learned(tmp_path: Path) -> None:
-    still, moved = run(tmp_path, "still"), run(tmp_path, "moved", classify_shift=1)
-    assert read_log(still.folder)[-1]["loss"] != read_log(moved.folder)[-1]["loss"]
-
-
 def test_pixels_are_scaled_as_the_training_images_are_and_that_is_stored(tmp_path: Path) -> None:
     """Validation images that are darker do not change the scale."""
     images, labels = halves(40, seed=3)
@@ -183,16 +176,6 @@ def test_at_step_0_it_is_the_model_that_it_starts_from(base: Run, tmp_path: Path
     assert found.result.classes == base.result.classes
 
 
-def test_labels_of_another_meaning_start_with_a_fresh_head(base: Run, tmp_path: Path) -> None:
-    for name in ("train", "valid"):
-        images, labels = halves(40, seed=8)
-        np.savez(tmp_path / f"{name}.npz", images=images, labels=[f"the {one}" for one in labels])
-    found = job(tmp_path, **starting(base.folder))
-    fresh = {"head.projection.weight", "head.projection.bias"}
-    assert differing(found.model, base.folder) == fresh
-    assert found.result.classes.scale == base.result.classes.scale
-
-
 def test_a_recipe_need_not_describe_what_it_starts_from(base: Run, tmp_path: Path) -> None:
     """What is read follows from the folder, and from nothing else."""
     made = RUNS.starting_from(base.folder).recipe(tmp_path)
@@ -200,10 +183,6 @@ def test_a_recipe_need_not_describe_what_it_starts_from(base: Run, tmp_path: Pat
     done = qkv.train(made, tmp_path / "run")
     card = (done.folder / "README.md").read_text()
     assert "a classifier of images" in card and f"Started from {base.folder}, " in card
-    cut = RUNS.killed_and_resumed(7, tmp_path, **starting(base.folder))
-    files = ("config.json",)
-    whole = run(tmp_path, "whole", **starting(base.folder))
-    assert everything(cut, files) == everything(whole.folder, files)
 
 
 def test_a_body_of_somebody_else_s_is_trained_on(tmp_path: Path) -> None:

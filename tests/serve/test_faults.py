@@ -46,7 +46,7 @@ def test_hanging_up_a_stream_frees_its_rows(long_winded: Running) -> None:
         client.stream("POST", "/v1/completions", json={**BODY, "stream": True, "n": 3}) as answer,
     ):
         lines = answer.iter_lines()  # to drop them would be to hang up
-        next(lines)
+        assert next(lines).startswith("data: ")
         long_winded.until("qkv_rows_running", 3, model="speaker")
     long_winded.until("qkv_rows_running", 0, model="speaker")
     long_winded.until("qkv_requests_open", 0, model="speaker")

@@ -250,6 +250,7 @@ def test_the_key_says_what_the_strips_show(reader: Reader) -> None:
     page.wait_for_selector(".river-key .swatch.moved")
     page.click("#changes input[type=checkbox]")
     page.wait_for_selector(".river-key .swatch.strip")
+    assert not page.locator(".river-key .swatch.moved").count()
 
 
 def test_no_station_s_name_is_wider_than_its_pill(reader: Reader) -> None:

@@ -22,18 +22,18 @@ from tests.serve.conftest import Running, running
 SENTENCES = ["我爱你", "我爱学习", "今天天气很好"]
 
 
-def same(found: Any, expected: Any) -> None:
+def assert_same(found: Any, expected: Any) -> None:
     """Equal, but for rounding: a text in another batch is multiplied in another order."""
     if isinstance(expected, float):
         assert found == pytest.approx(expected, abs=1e-4)
     elif isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for name, value in expected.items():
-            same(found[name], value)
+            assert_same(found[name], value)
     elif isinstance(expected, list | tuple):
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
-            same(one, other)
+            assert_same(one, other)
     else:
         assert found == expected
 
@@ -55,14 +55,14 @@ def test_classify(client: httpx.Client, load: Any) -> None:
     assert found["model"] == "labeller"
     for result, one in zip(found["results"], expected, strict=True):
         assert (result["label"], tuple(result["labels"])) == (one.label, one.labels)
-        same(result["probabilities"], one.probabilities)
+        assert_same(result["probabilities"], one.probabilities)
 
 
 def test_tag(client: httpx.Client, load: Any) -> None:
     texts = ["the cat sees", ["a", "dog"]]
     found = client.post("/tag", json={"texts": texts}).json()["results"]
     expected = load("tagger").tag(["the cat sees", ("a", "dog")])
-    same(found, [dataclasses.asdict(tagging) for tagging in expected])
+    assert_same(found, [dataclasses.asdict(tagging) for tagging in expected])
 
 
 def test_answer(client: httpx.Client, load: Any) -> None:
@@ -70,27 +70,27 @@ def test_answer(client: httpx.Client, load: Any) -> None:
     found = client.post("/answer", json=asked).json()
     expected = load("answerer").answer("who sees", "the cat sees a dog", 3)
     assert found.pop("model") == "answerer"
-    same(found, {**dataclasses.asdict(expected), "n_best": found["n_best"]})
-    same(found["n_best"], [dataclasses.asdict(one) for one in expected.n_best])
+    assert_same(found, {**dataclasses.asdict(expected), "n_best": found["n_best"]})
+    assert_same(found["n_best"], [dataclasses.asdict(one) for one in expected.n_best])
 
 
 def test_fill(client: httpx.Client, load: Any) -> None:
     found = client.post("/fill", json={"texts": "the <mask> sees", "top_k": 2}).json()["results"]
-    same(found, [dataclasses.asdict(load("filler").fill("the <mask> sees", 2))])
+    assert_same(found, [dataclasses.asdict(load("filler").fill("the <mask> sees", 2))])
 
 
 def test_embed(client: httpx.Client, load: Any) -> None:
     asked = {"texts": ["the cat", "a"], "model": "embedder"}
     found = client.post("/embed", json=asked).json()["results"]
-    same(found, load("embedder").embed(["the cat", "a"]).tolist())
+    assert_same(found, load("embedder").embed(["the cat", "a"]).tolist())
 
 
 def test_score(client: httpx.Client, load: Any) -> None:
     found = client.post("/score", json={"texts": ["the cat sees the dog."]}).json()["results"][0]
     expected = load("speaker").score("the cat sees the dog.")
-    same(found["log_probability"], expected.log_probability)
-    same(found["perplexity"], expected.perplexity)
-    same(found["bits_per_byte"], expected.bits_per_byte)
+    assert_same(found["log_probability"], expected.log_probability)
+    assert_same(found["perplexity"], expected.perplexity)
+    assert_same(found["bits_per_byte"], expected.bits_per_byte)
     assert found["tokens"] == expected.tokens
 
 

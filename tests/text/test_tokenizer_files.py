@@ -62,7 +62,7 @@ def test_a_file_that_is_no_tokenizer_or_a_part_of_one_is_named(
     path = tmp_path / "tokenizer.json"
     with pytest.raises(UserError, match=r"There is no tokenizer .*tokenizer.json; check the path."):
         Tokenizer.load(path)
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is a directory; name the tokenizer in it"):
         Tokenizer.load(tmp_path)
     trained("bpe").save(path)
     whole = path.read_bytes()

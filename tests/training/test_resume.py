@@ -25,7 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "averaged often": {"average": 4, "patience": 0, "valid_every": 1, "checkpoint_every": 6},
     "rarely saved": {"checkpoint_every": 100, "valid_every": 3},
     "odd end": {"steps": 13, "average": 2},
-    "bleu": {"metric": "bleu", "schedule": "cosine", "optimizer": "adam"},
+    "bleu": {"metric": "bleu", "schedule": "cosine"},
     "muon": {"optimizer": "muon"},
     "8-bit state": {"optimizer_state": "int8"},
     "muon, half precision": {"optimizer": "muon", "precision": "bfloat16"},

@@ -17,6 +17,7 @@ from qkv.config.model import ModelConfig, unused_setting
 from qkv.config.presets import PRESETS
 from qkv.config.tasks import TASKS, Task, default_settings
 from qkv.errors import UserError
+from qkv.files import reading
 
 FORMAT = 1
 """Of `recipe.toml` in a run folder. Folders without a number are older and list every setting."""
@@ -55,18 +56,10 @@ SECTIONS: dict[str, type[Section]] = {
 
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe from a TOML file, with `section.key=value` overrides from the command line."""
+    with reading(path, "recipe"):
+        text = path.read_text(encoding="utf-8")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"There is no recipe {path}; check the path.") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{path} is a directory; name the .toml file in it.") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; check it.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8 text (byte {error.start}); convert it first."
-        ) from error
+        values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also numbers too long, or tables too deep
         raise UserError(f"{path} is not valid TOML: {error}; correct it.") from error
     changed = [_override(values, override) for override in overrides]
@@ -135,32 +128,35 @@ def _checked(values: Mapping[str, Any]) -> Recipe:
 
 def _current(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Bring a recipe of an earlier version up to date, and drop its format number."""
-    found = {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
-    number = found.pop("format", None)
+    current = {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
+    number = current.pop("format", None)
     if number is not None and (not isinstance(number, int) or number > FORMAT):
         raise UserError(
             f"{where}: format is {number!r}, but this version of qkv reads up to {FORMAT}; use the "
             f"version that wrote it."
         )
-    data = found.get("data")
+    train = current.get("train")
+    if isinstance(train, dict) and train.get("optimizer") == "adam":
+        train["optimizer"] = "adamw"  # which it was another name for
+    data = current.get("data")
     if isinstance(data, dict) and "text_fields" in data:
         fields = data.pop("text_fields")
         # Examples had text_fields and plain text had text_field; a run folder listed both.
-        if "text_field" not in data or found.get("task") in ("classify", "embed"):
+        if "text_field" not in data or current.get("task") in ("classify", "embed"):
             data["text_field"] = fields
     # A run folder of an earlier version lists every setting, whether its task reads it or not.
-    if number is None and SECTIONS.keys() <= found.keys() and found.get("task") in TASKS:
-        spec = TASKS[str(found["task"])]
+    if number is None and SECTIONS.keys() <= current.keys() and current.get("task") in TASKS:
+        spec = TASKS[str(current["task"])]
         for columns in FORMER_COLUMNS:
-            if columns.items() <= found["data"].items():
-                found["data"] = {k: v for k, v in found["data"].items() if k not in columns}
+            if columns.items() <= current["data"].items():
+                current["data"] = {k: v for k, v in current["data"].items() if k not in columns}
         for section in SECTIONS:
-            found[section] = {
+            current[section] = {
                 key: value
-                for key, value in found[section].items()
+                for key, value in current[section].items()
                 if (section, key) not in REMOVED and spec.reads(section, key)
             }
-    return found
+    return current
 
 
 def _unread(task: str, section: str, key: str) -> str:
@@ -219,7 +215,7 @@ def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
     model = {} if recipe.preset == usual.preset else {"preset": recipe.preset}
     values["model"] = model | dict(recipe.model)
     for section in SECTIONS:
-        now, default = (dataclasses.asdict(getattr(one, section)) for one in (recipe, usual))
+        now, default = (dataclasses.asdict(getattr(whole, section)) for whole in (recipe, usual))
         values[section] = {key: value for key, value in now.items() if value != default[key]}
     if recipe.classify.kind != sections.ClassifyConfig.kind:
         values["classify"]["kind"] = recipe.classify.kind

@@ -171,7 +171,7 @@ class TrainConfig(Section):
         "block",
         least=1,
     )
-    optimizer: Literal["adamw", "adam", "muon"] = setting(
+    optimizer: Literal["adamw", "muon"] = setting(
         "adamw", "adamw: Adam with decoupled weight decay; muon: orthogonal updates in the blocks"
     )
     muon_lr: float = setting(

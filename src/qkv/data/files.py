@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from qkv.errors import UserError, missing_package
+from qkv.files import reading
 
 Paths = str | Path | Sequence[str | Path]
 Progress = Callable[[int], object]
@@ -233,41 +234,29 @@ def opened(
     """
     damage = [gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError]
     suffix = path.suffix.lower()
-    try:
-        with io.BufferedReader(_Counting(path, progress, start, end)) as raw:
-            if suffix == ".zst":
-                zstd = _zstd(path)
-                damage.append(zstd.ZstdError)
-                yield cast(BinaryIO, _Expanded(zstd.open(raw), path))
-            else:
-                openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
-                file = _Expanded(openers[suffix](raw), path) if suffix in openers else raw
-                yield cast(BinaryIO, file)
-    except tuple(damage) as error:
-        raise UserError(
-            f"{path} is truncated or damaged, or no {suffix} file at all; fetch it again, or "
-            f"rename it if it is plain text."
-        ) from error
-    except MemoryError as error:
-        if suffix not in COMPRESSED:
-            raise
-        raise UserError(
-            f"{path} takes more memory to decompress than there is; fetch it again, or decompress "
-            f"it on another machine."
-        ) from error
-    except FileNotFoundError as error:
-        raise UserError(f"There is no file {path}; check the path.") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{path} is a directory; name the file in it.") from error
-    except PermissionError as error:
-        raise UserError(
-            f"{path} may not be read; change its permissions, as with chmod u+r."
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror or error}); copy it to another disk, or fetch "
-            f"it again."
-        ) from error
+    with reading(path):
+        try:
+            with io.BufferedReader(_Counting(path, progress, start, end)) as raw:
+                if suffix == ".zst":
+                    zstd = _zstd(path)
+                    damage.append(zstd.ZstdError)
+                    yield cast(BinaryIO, _Expanded(zstd.open(raw), path))
+                else:
+                    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
+                    file = _Expanded(openers[suffix](raw), path) if suffix in openers else raw
+                    yield cast(BinaryIO, file)
+        except tuple(damage) as error:
+            raise UserError(
+                f"{path} is truncated or damaged, or no {suffix} file at all; fetch it again, or "
+                f"rename it if it is plain text."
+            ) from error
+        except MemoryError as error:
+            if suffix not in COMPRESSED:
+                raise
+            raise UserError(
+                f"{path} takes more memory to decompress than there is; fetch it again, or "
+                f"decompress it on another machine."
+            ) from error
 
 
 def _zstd(path: Path) -> Any:

@@ -26,11 +26,11 @@ def windows(
     if may_cut is not None:
         before = list(accumulate((i if cut else 0 for i, cut in enumerate(may_cut)), max))
     overlap = min(overlap, size // 2)
-    found = [(0, _end(0, size, before))]
-    while found[-1][1] < n_tokens:
-        start = _next_start(found[-1], size, overlap, before)
-        found.append((start, _end(start, size, before)))
-    return found
+    cut = [(0, _end(0, size, before))]
+    while cut[-1][1] < n_tokens:
+        start = _next_start(cut[-1], size, overlap, before)
+        cut.append((start, _end(start, size, before)))
+    return cut
 
 
 def most_central(windows: Sequence[Window], n_tokens: int) -> list[int]:
@@ -68,7 +68,7 @@ def _next_start(window: Window, size: int, overlap: int, before: Sequence[int]) 
     start, end = window
     # A window that ends early takes the next one along, so that they overlap as much as others.
     target = max(end - overlap, start + 1)
-    for place in range(max(before[target], start + 1), end + 1):
-        if before[place] == place and _end(place, size, before) > end:
-            return place
+    for token in range(max(before[target], start + 1), end + 1):
+        if before[token] == token and _end(token, size, before) > end:
+            return token
     return target  # the window ends within a word that is longer than it

@@ -218,10 +218,10 @@ def _translations(
         pairs = _examples(data, lambda paths: read_pairs(pairs=paths), tuple)
     sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
     settings.setdefault("n_best", 1)
-    found = model.translate(
+    outputs = model.translate(
         sources, truncate=True, progress=_advance(progress, len(pairs)), **settings
     )
-    return Evaluation(translation_scores(found, references, tokenize), found)
+    return Evaluation(translation_scores(outputs, references, tokenize), outputs)
 
 
 def _language(
@@ -245,17 +245,17 @@ def _language(
     if not _all(items, str):
         return _replies(model, items, progress)
     advance = _advance(progress, len(items))
-    found = []
+    outputs = []
     for text in items:
-        found.append(model.score(text))
+        outputs.append(model.score(text))
         if advance:
             advance(1)
     scores = language_scores(
-        -sum(text.log_probability for text in found),
-        sum(text.n_tokens for text in found),
-        sum(text.n_bytes for text in found),
+        -sum(text.log_probability for text in outputs),
+        sum(text.n_tokens for text in outputs),
+        sum(text.n_bytes for text in outputs),
     )
-    return Evaluation(scores, found)
+    return Evaluation(scores, outputs)
 
 
 def _replies(
@@ -265,9 +265,9 @@ def _replies(
     answered = [messages for messages in conversations if messages[-1]["role"] == "assistant"]
     asked = [messages[:-1] for messages in answered]
     advance = _advance(progress, len(asked))
-    found = model.answers(asked, progress=advance, beams=1, n_best=1, sample=False)
+    outputs = model.answers(asked, progress=advance, beams=1, n_best=1, sample=False)
     return Evaluation(
-        [exact_match(found, [messages[-1]["content"] for messages in answered])], found
+        [exact_match(outputs, [messages[-1]["content"] for messages in answered])], outputs
     )
 
 
@@ -287,8 +287,8 @@ def _preferences(
     plan = batches(items.target_sizes.tolist(), BATCH_TOKENS)
     rows = _counted(plan, len, _advance(progress, len(items)))
     device = next(model.model.parameters()).device
-    found = pair_log_probabilities(model.model, items, rows, device)
-    return Evaluation([replace(preferred(found), signature=how), margin(found)])
+    table = pair_log_probabilities(model.model, items, rows, device)
+    return Evaluation([replace(preferred(table), signature=how), margin(table)])
 
 
 def evaluate_choices(
@@ -352,14 +352,16 @@ def _classes(
     if kind != "number":
         _check_known((name for label in gold for name in _names(label)), labels)
     texts = [example.texts for example in examples]
-    found = model.classify(texts, progress=_advance(progress, len(texts)))
+    outputs = model.classify(texts, progress=_advance(progress, len(texts)))
     if kind == "number":
-        values = np.array([output.value for output in found], np.float64)
-        return Evaluation(regression_scores(values, np.array(gold, np.float64)), found)
+        values = np.array([output.value for output in outputs], np.float64)
+        return Evaluation(regression_scores(values, np.array(gold, np.float64)), outputs)
     if kind == "classes":
-        report = multilabel_report([one.labels for one in found], list(map(_names, gold)), labels)
-        return Evaluation(report.scores(), found, report)
-    return _one_class(found, list(map(str, gold)), labels)
+        report = multilabel_report(
+            [output.labels for output in outputs], list(map(_names, gold)), labels
+        )
+        return Evaluation(report.scores(), outputs, report)
+    return _one_class(outputs, list(map(str, gold)), labels)
 
 
 def _images(model: ImageClassifier, data: Any, progress: Progress | None) -> Evaluation:
@@ -370,17 +372,17 @@ def _images(model: ImageClassifier, data: Any, progress: Progress | None) -> Eva
     gold = [example.label for example in examples]
     _check_known(gold, labels)
     pixels = [example.pixels for example in examples]
-    found = model.classify(pixels, progress=_advance(progress, len(pixels)))
-    return _one_class(found, gold, labels)
+    outputs = model.classify(pixels, progress=_advance(progress, len(pixels)))
+    return _one_class(outputs, gold, labels)
 
 
 def _one_class(
-    found: list[Classification], gold: Sequence[str], labels: Sequence[str]
+    outputs: list[Classification], gold: Sequence[str], labels: Sequence[str]
 ) -> Evaluation:
-    report = classification_report([output.label for output in found], gold, labels)
-    probabilities = np.array([list(output.probabilities.values()) for output in found])
+    report = classification_report([output.label for output in outputs], gold, labels)
+    probabilities = np.array([list(output.probabilities.values()) for output in outputs])
     trust = calibration(probabilities, [labels.index(label) for label in gold])
-    return Evaluation([*report.scores(), *trust.scores()], found, report, trust)
+    return Evaluation([*report.scores(), *trust.scores()], outputs, report, trust)
 
 
 def _tags(
@@ -396,13 +398,14 @@ def _tags(
     )
     words = [tuple(sentence.words) for sentence in sentences]
     tagged = model.tag(words, progress=_advance(progress, len(words)))
-    found = [tagging.labels for tagging in tagged]
+    predicted = [tagging.labels for tagging in tagged]
     gold = [sentence.labels for sentence in sentences]
     report: ClassReport | EntityReport
     if model.scheme is not None:
-        report = entity_report(found, gold)
+        report = entity_report(predicted, gold)
     else:
-        ours, theirs = ([label for labels in side for label in labels] for side in (found, gold))
+        sides = predicted, gold
+        ours, theirs = ([label for labels in side for label in labels] for side in sides)
         report = classification_report(ours, theirs, sorted({*ours, *theirs}))
         report = replace(report, confusion=None)  # there may be dozens of labels
     return Evaluation(report.scores(), tagged, report)
@@ -412,8 +415,8 @@ def _answers(model: Answerer, data: Any, progress: Progress | None) -> Evaluatio
     """Exact match and F1 as SQuAD's or CMRC's own scripts count."""
     questions = _examples(data, read_squad, Question)
     pairs = [(question.question, question.context) for question in questions]
-    found = model.answers(pairs, progress=_advance(progress, len(pairs)))
-    texts = [best[0].text for best in found]
+    outputs = model.answers(pairs, progress=_advance(progress, len(pairs)))
+    texts = [best[0].text for best in outputs]
     # Numbers, for ids need not differ between files.
     given = {str(number): text for number, text in enumerate(texts)}
     gold = {

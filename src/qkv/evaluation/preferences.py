@@ -24,12 +24,12 @@ def pair_log_probabilities(
 
     Other rows are 0, so that tables of different rows can be added.
     """
-    found = np.zeros((len(items), 2), np.float32)
+    table = np.zeros((len(items), 2), np.float32)
     with evaluating(model), torch.no_grad():
         for rows in batches:
             batch = items.batch(np.array(rows)).to(device)
-            found[rows] = answer_log_probabilities(model, batch).float().view(-1, 2).cpu()
-    return found
+            table[rows] = answer_log_probabilities(model, batch).float().view(-1, 2).cpu()
+    return table
 
 
 def preferred(log_probabilities: Table) -> Score:

@@ -78,8 +78,8 @@ class AnswerJob(LabelJob[Question]):
             chosen = trained_windows(wanted)
             framed += [of_question[index].framed for index in chosen]
             labels += [wanted[index] for index in chosen]
-        found = np.array(labels, np.int64).reshape(-1, 2)
-        return framed_arrays(framed) | {"labels": found, "dropped": np.array([dropped])}
+        ends = np.array(labels, np.int64).reshape(-1, 2)
+        return framed_arrays(framed) | {"labels": ends, "dropped": np.array([dropped])}
 
     def baseline(self) -> float:
         """Return the loss of knowing how often a window has no answer, and guessing else."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from qkv.convert.model_folder import load_section
 from qkv.data import (
@@ -20,14 +19,12 @@ from qkv.data import (
     read_texts,
 )
 from qkv.errors import UserError
-from qkv.run.labels import LabelJob, label_names, least_loss
-from qkv.run.start import Start
+from qkv.run.labels import ClassifyingJob, label_names
 from qkv.run.teach import TEXTS, teacher_probabilities
 from qkv.tasks.classify import Classes, Classifier
-from qkv.training import many_classes, number, one_class
 
 
-class ClassifyJob(LabelJob[Labelled]):
+class ClassifyJob(ClassifyingJob[Labelled]):
     """The job of `task = "classify"` on texts."""
 
     result: Classifier
@@ -94,11 +91,6 @@ class ClassifyJob(LabelJob[Labelled]):
         """Yield all training texts."""
         return (text for example in self.splits.train for text in example.texts)
 
-    @property
-    def n_labels(self) -> int:
-        """Labels of a text, or 1 for a number."""
-        return len(self.classes.labels)
-
     def build_result(self, model: Any) -> Classifier:
         """Build a classifier."""
         return Classifier(model, self.tokenizer, self.classes)
@@ -134,41 +126,6 @@ class ClassifyJob(LabelJob[Labelled]):
         for row, example in enumerate(examples):
             wanted[row, [index[label] for label in labels_of(example)]] = 1
         return wanted
-
-    def make_items(self) -> None:
-        """Weigh the classes by what is trained on."""
-        super().make_items()
-        kind, teacher = self.classes.kind, self.recipe.teacher
-        if kind == "number":
-            self.objective = number
-            return
-        self.weights = self.class_weights(_known(self.train_items.labels))
-        weights, consistency = torch.from_numpy(self.weights), self.recipe.train.consistency
-        one = kind == "class"
-        self.objective = one_class(weights, consistency, teacher) if one else many_classes(weights)
-
-    def baseline(self) -> float:
-        """Return the loss of predicting label frequencies."""
-        labels = _known(self.train_items.labels)
-        if self.classes.kind == "number":
-            return float(np.var(labels))
-        if self.classes.kind == "class":
-            return least_loss(np.bincount(labels) * self.weights / len(labels))
-        share = labels.mean(0)
-        outcomes = np.stack([self.weights * share, 1 - share], axis=1)  # (C, 2)
-        return float(np.mean([least_loss(weights) for weights in outcomes]))
-
-    def keeps_head(self, start: Start) -> bool:
-        """Whether the start's labels are the same."""
-        if not super().keeps_head(start):
-            return False
-        known = load_section(start.source, "classify", Classes)
-        return (known.kind, known.labels) == (self.classes.kind, self.classes.labels)
-
-
-def _known(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the labels of those sequences that have one."""
-    return labels if labels.dtype != np.int64 else labels[labels != IGNORE]
 
 
 def labels_of(example: Labelled) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ class DenoiseJob(TextJob):
     def baseline(self) -> float:
         """Return the loss of predicting the frequencies of target tokens."""
         count = min(len(self.train_items), COUNTED)
-        _, target = self.train_items.draw(range(count), 0, 0)
+        _, target = self.train_items.draw(range(count), np.random.default_rng(0))
         return entropy(np.append(np.bincount(target.tokens), count))  # each target ends once
 
     def save(self) -> None:

@@ -6,31 +6,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from qkv.config import ModelConfig
-from qkv.convert.model_folder import load_section
 from qkv.data import ImageItems, LabelledImage, Scale, Splits, read_images
 from qkv.errors import UserError
-from qkv.run.labels import LabelJob, label_names, least_loss
-from qkv.run.start import Start
+from qkv.run.labels import ClassifyingJob, label_names
 from qkv.tasks.vision import ImageClasses, ImageClassifier
-from qkv.training import one_class
 
 
-class ImageJob(LabelJob[LabelledImage]):
+class ImageJob(ClassifyingJob[LabelledImage]):
     """The job of `task = "classify"` where the model reads images."""
 
     result: ImageClassifier
 
-    @property
-    def n_labels(self) -> int:
-        """Labels of an image; 1 before they are known."""
-        return len(self.labels) or 1
-
     def read_splits(self) -> Splits[LabelledImage]:
         """Read labelled images; equal images are in the same split."""
-        self.labels: tuple[str, ...] = ()
         described = self._described()
         splits = self.split(
             lambda paths: read_images(paths, described.image_size, described.n_channels),
@@ -38,7 +28,7 @@ class ImageJob(LabelJob[LabelledImage]):
             labels=lambda image: (image.label,),
             kind=lambda image: image.label,
         )
-        self.labels = label_names(splits, lambda image: (image.label,))
+        self.classes = ImageClasses(label_names(splits, lambda image: (image.label,)))
         return splits
 
     def _described(self) -> ModelConfig:
@@ -72,42 +62,22 @@ class ImageJob(LabelJob[LabelledImage]):
 
     def build_result(self, model: Any) -> ImageClassifier:
         """Build a classifier that scales pixels as the start does, or by the training images."""
-        known = self._known(self.start)
-        scale = known.scale if known else Scale.of(_stacked(self.splits.train))
-        return ImageClassifier(model, ImageClasses(self.labels, scale.mean, scale.deviation))
-
-    @staticmethod
-    def _known(start: Start | None) -> ImageClasses | None:
-        return load_section(start.source, "classify", ImageClasses) if start else None
-
-    def keeps_head(self, start: Start) -> bool:
-        """Whether the start's labels are the same."""
-        known = self._known(start)
-        return known is not None and known.labels == self.labels
+        known = self.stored_classes(self.start).scale if self.start else None
+        scale = known or Scale.of(_stacked(self.splits.train))
+        self.classes = ImageClasses(self.classes.labels, scale.mean, scale.deviation)
+        return ImageClassifier(model, self.classes)
 
     def encode(self, split: str) -> ImageItems:
         """Stack the images of a split."""
-        index = {label: number for number, label in enumerate(self.labels)}
+        index = {label: number for number, label in enumerate(self.classes.labels)}
         examples = self.examples(split)
         return ImageItems(
             _stacked(examples),
             np.array([index[image.label] for image in examples], np.int64),
-            self.result.classes.scale,
+            self.classes.scale,
             self.config.n_positions,
             self.recipe.classify.shift,
         )
-
-    def make_items(self) -> None:
-        """Weigh the classes by what is trained on."""
-        super().make_items()
-        self.weights = self.class_weights(self.train_items.labels)
-        weights = torch.from_numpy(self.weights)
-        self.objective = one_class(weights, self.recipe.train.consistency)
-
-    def baseline(self) -> float:
-        """Return the loss of predicting label frequencies."""
-        labels = self.train_items.labels
-        return least_loss(np.bincount(labels) * self.weights / len(labels))
 
 
 def _stacked(images: Sequence[LabelledImage]) -> Any:

@@ -20,7 +20,6 @@ from qkv.evaluation import Score, evaluate, loss
 from qkv.run.job import Example, ExampleJob
 from qkv.tasks import LanguageModel
 from qkv.text import ROLES, TEMPLATES, ChatTemplate, Message, Tokenizer
-from qkv.training import entropy
 
 SCORED_ANSWERS = 200  # validation records that are answered at each validation
 
@@ -74,10 +73,6 @@ class InstructJob(ChatJob[Conversation]):
         items, sentence = filter_conversations(items, self.max_length())
         self.say(f"{split}: {sentence}")
         return items
-
-    def baseline(self) -> float:
-        """Return the loss of predicting token frequencies."""
-        return entropy(self.train_items.label_counts())
 
     def valid_scores(self) -> list[Score]:
         """Answer some validation records."""

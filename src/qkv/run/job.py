@@ -58,6 +58,7 @@ from qkv.training import (
     build_loss,
     consistent_next_token,
     contrast,
+    entropy,
     masked_tokens,
     one_class,
     preference,
@@ -424,6 +425,10 @@ class ExampleJob(Job, Generic[Example]):
     def examples(self, split: str) -> list[Example]:
         """Return the examples of a split."""
         return getattr(self.splits, split)
+
+    def baseline(self) -> float:
+        """Return the loss of predicting label frequencies."""
+        return entropy(self.train_items.label_counts())
 
     def has(self, split: str) -> bool:
         """Whether there are examples of a split."""

@@ -8,26 +8,41 @@ from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from qkv.data import SequenceItems, Splits, cached_examples
+from qkv.convert.model_folder import load_section
+from qkv.data import IGNORE, SequenceItems, Splits, cached_examples
 from qkv.errors import UserError
 from qkv.run.job import Example, ExampleJob
+from qkv.run.start import Start
 from qkv.text import MASK, Tokenizer
-from qkv.training import entropy
+from qkv.training import entropy, many_classes, number, one_class
 
 
 class LabelJob(ExampleJob[Example], ABC, Generic[Example]):
     """A job that puts a head on an encoder and trains it on labelled examples."""
 
+    classes: Any = None
+    """What the head's outputs mean, where the examples decide it; stored with the model."""
+
+    @property
+    def n_labels(self) -> int:
+        """Outputs of the head: one for each label of the examples."""
+        return len(self.classes.labels) if self.classes else self.spec.n_labels
+
+    def keeps_head(self, start: Start) -> bool:
+        """Whether the head of the start means what this run's head means, label by label."""
+        if not self.classes or start.task != self.recipe.task:
+            return super().keeps_head(start)
+        return _meaning(self.stored_classes(start)) == _meaning(self.classes)
+
+    def stored_classes(self, start: Start) -> Any:
+        """Read what the outputs of the start's head mean."""
+        return load_section(start.source, self.recipe.task, type(self.classes))
+
     def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
         """Give new tokenizers a mask token, so that the encoder can be pre-trained."""
         return [] if self.start or "mask" in tokenizer.names else [MASK]
-
-    def class_weights(self, labels: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Weigh all classes alike or, where the recipe balances them, by those trained on."""
-        if self.recipe.classify.weights == "balanced":
-            return balanced(labels, self.n_labels)
-        return np.ones(self.n_labels, np.float32)
 
     def sequences(
         self,
@@ -57,6 +72,46 @@ class LabelJob(ExampleJob[Example], ABC, Generic[Example]):
             by_token=by_token,
             digest=shards.digest,
         )
+
+
+class ClassifyingJob(LabelJob[Example], ABC, Generic[Example]):
+    """A job of `task = "classify"`, whether it reads texts or images."""
+
+    def make_items(self) -> None:
+        """Weigh all classes alike or, where the recipe balances them, by those trained on."""
+        super().make_items()
+        kind, labels = self.recipe.classify.kind, _known(self.train_items.labels)
+        if kind == "number":
+            self.objective = number
+            return
+        is_balanced = self.recipe.classify.weights == "balanced"
+        same = np.ones(self.n_labels, np.float32)
+        self.weights = balanced(labels, self.n_labels) if is_balanced else same
+        weights, consistency = torch.from_numpy(self.weights), self.recipe.train.consistency
+        if kind == "class":
+            self.objective = one_class(weights, consistency, self.recipe.teacher)
+        else:
+            self.objective = many_classes(weights)
+
+    def baseline(self) -> float:
+        """Return the loss of predicting label frequencies."""
+        kind, labels = self.recipe.classify.kind, _known(self.train_items.labels)
+        if kind == "number":
+            return float(np.var(labels))
+        if kind == "class":
+            return least_loss(np.bincount(labels) * self.weights / len(labels))
+        share = labels.mean(0)
+        outcomes = np.stack([self.weights * share, 1 - share], axis=1)  # (C, 2)
+        return float(np.mean([least_loss(weights) for weights in outcomes]))
+
+
+def _meaning(classes: Any) -> tuple[str, tuple[str, ...]]:
+    return getattr(classes, "kind", ""), classes.labels
+
+
+def _known(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the labels of those examples that have one."""
+    return labels if labels.dtype != np.int64 else labels[labels != IGNORE]
 
 
 def label_names(

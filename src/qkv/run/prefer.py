@@ -75,10 +75,10 @@ class PreferJob(ChatJob[Preference]):
         """Compare chosen and rejected answers, and by how much their likelihoods have changed."""
         items = self.valid_items if split == "valid" else self.test_items
         assert items.reference is not None
-        found = self._log_probabilities(items)
-        ratios = (found - items.reference).mean(axis=0)
+        now = self._log_probabilities(items)
+        ratios = (now - items.reference).mean(axis=0)
         return [
-            preferred(found),
+            preferred(now),
             Score("log-ratio of chosen", float(ratios[0])),
             Score("log-ratio of rejected", float(ratios[1])),
         ]
@@ -87,8 +87,8 @@ class PreferJob(ChatJob[Preference]):
         """Compute log P of the chosen and the rejected answers, (N, 2)."""
         own = self.workers.share(batches(items.target_sizes.tolist(), self.valid_tokens))
         with mixed_precision(self.recipe.train, self.device):
-            found = pair_log_probabilities(self.model, items, own, self.device)
-        return np.sum(self.workers.gather(found), axis=0)
+            table = pair_log_probabilities(self.model, items, own, self.device)
+        return np.sum(self.workers.gather(table), axis=0)
 
 
 def _prompt(pair: Preference) -> Hashable:

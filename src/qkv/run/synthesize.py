@@ -209,10 +209,10 @@ def _texts(paths: Sequence[str | Path], held_out: set[str], say: Say) -> list[st
 def _translator(name: str, recipe: Recipe, folder: Path) -> Translator:
     if Path(name).exists() and Path(name).resolve() == folder.resolve():
         raise UserError(f"{name} is the folder of this run, which would replace it; use another.")
-    found = load(name, recipe.train.device)
-    if not isinstance(found, Translator):
+    translator = load(name, recipe.train.device)
+    if not isinstance(translator, Translator):
         raise UserError(f"{name} is no translator; name a model folder of task = 'translate'.")
-    return found
+    return translator
 
 
 def _train_reverse(recipe: Recipe, splits: Splits[Pair], folder: Path, console: Console) -> Path:

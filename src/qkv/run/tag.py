@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qkv.convert.model_folder import load_section
 from qkv.data import IGNORE, Sentence, SequenceItems, Splits, framed_arrays, read_tagged
 from qkv.errors import UserError
 from qkv.run.labels import LabelJob
-from qkv.run.start import Start
 from qkv.tasks.tag import Tagger, Tags
 from qkv.text import OUTSIDE, PREFIXES, Scheme, guess_scheme, join_words, label_set
 from qkv.training import entropy
@@ -91,9 +89,9 @@ class TagJob(LabelJob[Sentence]):
         return (join_words(sentence.words)[0] for sentence in self.splits.train)
 
     @property
-    def n_labels(self) -> int:
-        """Labels of a word."""
-        return len(self.tags.labels)
+    def classes(self) -> Tags:
+        """The labels of a word."""
+        return self.tags
 
     def build_result(self, model: Any) -> Tagger:
         """Build a tagger."""
@@ -118,8 +116,3 @@ class TagJob(LabelJob[Sentence]):
         """Return the loss of predicting label frequencies."""
         labels = self.train_items.labels
         return entropy(np.bincount(labels[labels != IGNORE]))
-
-    def keeps_head(self, start: Start) -> bool:
-        """Whether the start's labels are the same."""
-        same = super().keeps_head(start)
-        return same and load_section(start.source, "tag", Tags).labels == self.tags.labels

@@ -161,8 +161,8 @@ def prepare(
 def job_class(recipe: Recipe) -> type[Job]:
     """Import the job of a recipe's task: `TranslateJob` of `qkv.run.translate`."""
     name = "image" if reads_images(recipe) else recipe.task
-    found: type[Job] = getattr(import_module(f"qkv.run.{name}"), f"{name.title()}Job")
-    return found
+    job: type[Job] = getattr(import_module(f"qkv.run.{name}"), f"{name.title()}Job")
+    return job
 
 
 def reads_images(recipe: Recipe) -> bool:

@@ -24,7 +24,7 @@ from qkv.evaluation import Score, bleu, exact_match
 from qkv.run.job import SCORED, ExampleJob
 from qkv.tasks import Translator
 from qkv.text import train_pair
-from qkv.training import entropy, with_wrong_sources
+from qkv.training import with_wrong_sources
 
 FEW_PAIRS = 100_000  # what decides with so few is how the model is kept from overfitting
 
@@ -57,10 +57,10 @@ class TranslateJob(ExampleJob[Pair]):
         """Also read the synthetic pairs, which are trained on alone."""
         super().read_data()
         data = self.recipe.data
-        made = read_pairs(pairs=data.synthetic) if data.synthetic else []
-        if made:
-            self.say(f"train: {len(made):,} synthetic pairs, {data.repeat} × the others")
-        train = [*self.splits.train * data.repeat, *made]
+        synthetic = read_pairs(pairs=data.synthetic) if data.synthetic else []
+        if synthetic:
+            self.say(f"train: {len(synthetic):,} synthetic pairs, {data.repeat} × the others")
+        train = [*self.splits.train * data.repeat, *synthetic]
         self.splits = dataclasses.replace(self.splits, train=train)
         if (
             len(train) < FEW_PAIRS
@@ -100,10 +100,6 @@ class TranslateJob(ExampleJob[Pair]):
         if not by_word:
             return items
         return SegmentedPairs(items, sides, dropout, limit, self.recipe.train.seed)
-
-    def baseline(self) -> float:
-        """Return the loss of predicting token frequencies."""
-        return entropy(self.train_items.label_counts())
 
     def make_stream(self) -> None:
         """Also lay out validation batches with wrong sources."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 from qkv.config import DecodeConfig
 from qkv.decode.request import USUAL_LENGTH
 from qkv.errors import UserError
-from qkv.files import refuse_special, write_json
+from qkv.files import reading, refuse_special, write_json
 from qkv.tasks.texts import DecodeSettings, decode_config
 from qkv.tasks.writer import Remembered
 from qkv.text.chat import ChatTemplate, Message, Messages, check_messages
@@ -209,11 +209,11 @@ def save_messages(messages: Messages, path: Path) -> None:
 def load_messages(path: Path) -> list[Message]:
     """Read a JSON list of messages, or an object that has one under "messages"."""
     refuse_special(path)
+    with reading(path):
+        text = path.read_bytes()
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"There is no file {path}; check the path.") from error
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}); name a saved conversation.") from error
     if isinstance(content, Mapping):
         content = content.get("messages")

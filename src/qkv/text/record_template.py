@@ -40,10 +40,10 @@ def names(template: str) -> list[str]:
 @lru_cache(maxsize=64)
 def parts(template: str) -> tuple[tuple[str, bool], ...]:
     """Cut a template into text and names; the flag is true for a name."""
-    made: list[tuple[str, bool]] = []
+    cut: list[tuple[str, bool]] = []
     end = 0
     for match in BRACES.finditer(template):
-        made.append((template[end : match.start()], False))
+        cut.append((template[end : match.start()], False))
         end = match.end()
         if not match[1] and len(match[0]) == 1:
             raise UserError(
@@ -51,9 +51,9 @@ def parts(template: str) -> tuple[tuple[str, bool], ...]:
                 f"that belongs to no '{{name}}' of letters, digits, '_', '-' and '.'; write "
                 f"'{match[0] * 2}' where a brace is meant."
             )
-        made.append((match[1], True) if match[1] else (match[0][0], False))
-    made.append((template[end:], False))
-    return tuple((part, is_name) for part, is_name in made if part)
+        cut.append((match[1], True) if match[1] else (match[0][0], False))
+    cut.append((template[end:], False))
+    return tuple((part, is_name) for part, is_name in cut if part)
 
 
 def _value(record: Mapping[str, object], name: str, where: str) -> str:

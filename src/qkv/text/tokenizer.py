@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 
 from qkv.errors import UserError
-from qkv.files import write_json, write_text
+from qkv.files import reading, write_json, write_text
 from qkv.text.offsets import ADDED_SPACE, TokenSpans, WordTokens, locate, tokens_by_word
 from qkv.text.pieces import (
     BOS,
@@ -188,15 +188,15 @@ class Tokenizer:
     def _by_word(
         self, words: Sequence[str], whole: TokenSpans, spans: Sequence[Span]
     ) -> WordTokens:
-        made = WordTokens([], [], [])
+        parts = WordTokens([], [], [])
         for number, tokens in enumerate(tokens_by_word(whole, spans, self._spaced)):
             start = 0
             if not tokens:
                 tokens, start = self.encode_spans(words[number]), spans[number][0]
-            made.ids.extend(tokens.ids or [self.unk_id])
-            made.spans.extend([(a + start, b + start) for a, b in tokens.spans] or [spans[number]])
-            made.word.extend([number] * (len(tokens.ids) or 1))
-        return made
+            parts.ids.extend(tokens.ids or [self.unk_id])
+            parts.spans.extend([(a + start, b + start) for a, b in tokens.spans] or [spans[number]])
+            parts.word.extend([number] * (len(tokens.ids) or 1))
+        return parts
 
     def decode(self, ids: Sequence[int]) -> str:
         """Turn ids into text; special tokens are skipped."""
@@ -249,12 +249,10 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
         """Read a `tokenizer.json`, made here or elsewhere."""
+        with reading(path, "tokenizer"):
+            content = path.read_bytes()
         try:
-            backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise UserError(f"There is no tokenizer {path}; check the path.") from error
-        except OSError as error:
-            raise UserError(f"The tokenizer {path} cannot be read: {error.strerror}.") from error
+            backend = tokenizers.Tokenizer.from_str(content.decode())
         except BaseException as error:  # the library raises nothing more precise
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise  # Ctrl-C, and not what the library's Rust calls a panic

@@ -1,4 +1,4 @@
-"""Adam, AdamW and Muon, with weight decay on matrices only."""
+"""AdamW and Muon, with weight decay on matrices only."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
 
 def adamw(parameters: Iterable[Tensor], config: TrainConfig) -> torch.optim.Optimizer:
     """Build AdamW for some parameters, or for parts of them."""
-    # "adam" decays in the same way: L2 in the gradient, as in torch.optim.Adam, would be divided by
-    # Adam's denominator, so that weights with large gradients hardly decay (Loshchilov & Hutter).
     groups = _groups(parameters, config.weight_decay)
     if config.optimizer_state == "int8":
         device = next(p.device for group in groups for p in group["params"])

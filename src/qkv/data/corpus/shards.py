@@ -118,16 +118,16 @@ def cached(key: object, encode: Encode, root: Path | None = None) -> Shards:
     name = hashlib.sha256(json.dumps([FORMAT, key]).encode()).hexdigest()[:20]
     root = root or home() / "tokens"
     folder = root / name
-    if (found := _open(folder)) is not None:
-        return found
+    if (entry := _open(folder)) is not None:
+        return entry
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root / f".{name}.lock"):
-        found = _open(folder)
-        if found is None:
+        entry = _open(folder)
+        if entry is None:
             _write(folder, encode)
-            found = _open(folder)
-    assert found is not None
-    return found
+            entry = _open(folder)
+    assert entry is not None
+    return entry
 
 
 def cached_examples(

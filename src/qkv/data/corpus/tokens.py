@@ -110,7 +110,7 @@ def training_text(config: DataConfig, held_out: HeldOut, most_characters: int) -
 
 def _places(config: DataConfig) -> list[Span]:
     """Choose spans all over a text; none where some of it can only be read from a beginning."""
-    found: list[Span] = []
+    chosen: list[Span] = []
     paths = text_files(config.text)
     distance = max(1, sum(path.stat().st_size for path in paths) // N_SAMPLES)
     before = 0
@@ -119,9 +119,9 @@ def _places(config: DataConfig) -> list[Span]:
             if span.end is None:
                 return []
             if (before + span.end) // distance > before // distance:
-                found.append(span)
+                chosen.append(span)
             before += span.end - span.start
-    return found
+    return chosen
 
 
 def _sampled(

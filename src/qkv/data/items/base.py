@@ -72,6 +72,18 @@ class Items(ABC):
         return packed_shape(self, batch_tokens)
 
 
+class DrawnItems(Items):
+    """Items of which something is drawn at random for a whole batch, whoever has which share."""
+
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
+        """Draw for a batch, and lay out all of it."""
+        return self.share(indices, np.arange(len(indices)), draw, shape)
+
+    @abstractmethod
+    def share(self, items: Indices, rows: Indices, draw: Draw, shape: Packing) -> Batch:
+        """Draw for a whole batch, and lay out some rows of it."""
+
+
 class FilteredItems(Items):
     """Items of which only some `rows` are left."""
 

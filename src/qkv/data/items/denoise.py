@@ -13,63 +13,14 @@ import numpy.typing as npt
 
 from qkv.config import DenoiseConfig
 from qkv.data.batch import Batch, PackedShape, Packing
-from qkv.data.items.base import VALIDATION, Draw, Items
+from qkv.data.items.base import Draw, DrawnItems
 from qkv.data.items.pairs import pair_batch
 from qkv.data.items.passages import Passages
-from qkv.data.order import permuted
 from qkv.data.ragged import Indices, Ragged, offsets_of, spread
 
 Pairs = tuple[Ragged, Ragged]  # sources and targets
 Flags = npt.NDArray[np.bool_]
-LENGTHS, POSITIONS, SENTENCES, USES = range(4)  # what the random numbers of a token decide
-RANGE = 1 << 52  # whole numbers up to this are exact as floats
 SPREAD = 2  # standard deviations by which a text may have more spans than expected
-
-
-@dataclass(frozen=True)
-class Chances:
-    """Random numbers from 0 up to 1 for the positions of a corpus, new ones each epoch.
-
-    A text is thus corrupted in the same way whatever batch it is in.
-    """
-
-    seed: int
-    epoch: int
-
-    def at(self, positions: Indices, use: int) -> npt.NDArray[np.float64]:
-        """Return the numbers of some positions, for one use."""
-        return permuted(positions * USES + use, RANGE, self.seed, self.epoch) / RANGE
-
-    def choose(self, counts: Indices, chosen: Indices, starts: Indices) -> Indices:
-        """Draw for each text `chosen` of the numbers below `counts`, all as likely, sorted."""
-        owner, number = _enumerated(counts)
-        order = np.lexsort((self.at(starts[owner] + number, POSITIONS), owner))
-        flags = np.zeros(len(number), np.bool_)
-        flags[order] = number < chosen[owner]
-        return number[flags]
-
-    def parts(self, totals: Indices, n_parts: Indices, starts: Indices) -> Indices:
-        """Cut each total into `n_parts` parts, none empty and all ways as likely; return sizes."""
-        owner, number = _enumerated(totals)
-        order = np.lexsort((self.at(starts[owner] + number, LENGTHS), number > 0, owner))
-        begins = np.zeros(len(number), np.bool_)
-        begins[order] = number < n_parts[owner]  # the first always, for it stands before the rest
-        return np.diff(np.flatnonzero(begins), append=len(begins))
-
-    def poisson(
-        self, totals: Indices, most: Indices, starts: Indices, table: npt.NDArray[np.float64]
-    ) -> tuple[Indices, Indices]:
-        """Draw sizes until each total is reached, and count them; the last takes what is left."""
-        owner, number = _enumerated(most)
-        sizes = np.searchsorted(table, self.at(starts[owner] + number, LENGTHS), side="right")
-        sums = np.cumsum(sizes) - sizes
-        sums -= np.repeat(sums[number == 0], most)
-        used = sums < totals[owner]
-        counts = np.bincount(owner[used], minlength=len(totals))
-        sizes, sums = sizes[used], sums[used]
-        last = np.cumsum(counts) - 1
-        sizes[last] = totals - sums[last]
-        return sizes, counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,17 +54,16 @@ class Noise:
         written = hidden + spans + 1 if self.config.kind == "spans" else lengths
         return lengths - hidden + spans, written
 
-    def __call__(self, texts: Ragged, starts: Indices, chances: Chances) -> Pairs:
-        """Make sources and targets of texts, which begin at these positions of a corpus."""
+    def __call__(self, texts: Ragged, random: np.random.Generator) -> Pairs:
+        """Make sources and targets of texts."""
         hidden, n_spans = self.counts(texts.lengths)
         kept = texts.lengths - hidden
         if self.config.kind == "spans":
-            sizes = chances.parts(hidden, n_spans, starts)
-            gaps = chances.choose(kept + 1, n_spans, starts)
+            sizes = cut(hidden, n_spans, random)
+            gaps = choose(kept + 1, n_spans, random)
         else:
-            sizes, n_spans = chances.poisson(hidden, n_spans, starts, self._table)
-            places = chances.choose(kept + n_spans, n_spans, starts)
-            gaps = places - _enumerated(n_spans)[1]
+            sizes, n_spans = poisson(hidden, n_spans, self.table, random)
+            gaps = choose(kept + n_spans, n_spans, random) - _enumerated(n_spans)[1]
         return self._pairs(texts, _Spans(n_spans, sizes, gaps, hidden))
 
     def _pairs(self, texts: Ragged, spans: _Spans) -> Pairs:
@@ -122,23 +72,60 @@ class Noise:
         is_hidden = np.zeros(len(texts.tokens), np.bool_)
         is_hidden[spread(begins, offsets_of(spans.sizes))] = True
         offsets = offsets_of(texts.lengths - spans.hidden + spans.counts)
-        places = offsets[owner] + spans.gaps + number
+        positions = offsets[owner] + spans.gaps + number
         if self.config.kind == "infill":
-            masks = np.repeat(self.marks, len(places))
-            return _merged(offsets, places, masks, texts.tokens[~is_hidden]), texts
-        source = _merged(offsets, places, self.marks[number], texts.tokens[~is_hidden])
+            masks = np.repeat(self.marks, len(positions))
+            return _merged(offsets, positions, masks, texts.tokens[~is_hidden]), texts
+        source = _merged(offsets, positions, self.marks[number], texts.tokens[~is_hidden])
         offsets = offsets_of(spans.hidden + spans.counts + 1)
-        places = np.append(offsets[owner] + spans.before + number, offsets[1:] - 1)
+        positions = np.append(offsets[owner] + spans.before + number, offsets[1:] - 1)
         marks = self.marks[np.append(number, spans.counts)]
-        return source, _merged(offsets, places, marks, texts.tokens[is_hidden])
+        return source, _merged(offsets, positions, marks, texts.tokens[is_hidden])
 
     @cached_property
-    def _table(self) -> npt.NDArray[np.float64]:
+    def table(self) -> npt.NDArray[np.float64]:
         """The Poisson distribution's cumulative probabilities of 0, 1, 2 …"""
         mean = self.config.span_length
         numbers = range(math.ceil(mean + 12 * math.sqrt(mean) + 12))
         logs = [n * math.log(mean) - mean - math.lgamma(n + 1) for n in numbers]
         return np.cumsum(np.exp(logs))
+
+
+def choose(counts: Indices, chosen: Indices, random: np.random.Generator) -> Indices:
+    """Draw for each text `chosen` of the numbers below `counts`, all as likely, sorted."""
+    owner, number = _enumerated(counts)
+    order = np.lexsort((random.random(len(number)), owner))
+    flags = np.zeros(len(number), np.bool_)
+    flags[order] = number < chosen[owner]
+    return number[flags]
+
+
+def cut(totals: Indices, n_parts: Indices, random: np.random.Generator) -> Indices:
+    """Cut each total into `n_parts` parts, none empty and all ways as likely; return sizes."""
+    owner, number = _enumerated(totals)
+    order = np.lexsort((random.random(len(number)), number > 0, owner))
+    begins = np.zeros(len(number), np.bool_)
+    begins[order] = number < n_parts[owner]  # the first always, for it comes before the rest
+    return np.diff(np.flatnonzero(begins), append=len(begins))
+
+
+def poisson(
+    totals: Indices,
+    most: Indices,
+    table: npt.NDArray[np.float64],
+    random: np.random.Generator,
+) -> tuple[Indices, Indices]:
+    """Draw sizes until each total is reached, and count them; the last takes what is left."""
+    owner, number = _enumerated(most)
+    sizes = np.searchsorted(table, random.random(len(number)), side="right")
+    sums = np.cumsum(sizes) - sizes
+    sums -= np.repeat(sums[number == 0], most)
+    used = sums < totals[owner]
+    counts = np.bincount(owner[used], minlength=len(totals))
+    sizes, sums = sizes[used], sums[used]
+    last = np.cumsum(counts) - 1
+    sizes[last] = totals - sums[last]
+    return sizes, counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +148,8 @@ class _Spans:
         return earlier - np.repeat(offsets_of(self.hidden)[:-1], self.counts)
 
 
-class NoisyItems(Items):
-    """Passages of a corpus as pairs of corrupted input and target; each epoch has others."""
+class NoisyItems(DrawnItems):
+    """Passages of a corpus as pairs of corrupted input and target, drawn anew for each batch."""
 
     def __init__(self, passages: Passages, noise: Noise, first: Sequence[int] = ()) -> None:
         # Upper bounds, with EOS and BOS.
@@ -175,54 +162,50 @@ class NoisyItems(Items):
         source, target = int(self.source_sizes.sum()), int(self.target_sizes.sum())
         return super().packed_shape(int(batch_tokens * target / max(source, target)))
 
-    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
-        """Corrupt the passages of one batch, and lay them out."""
-        source, target = self.draw(indices, draw.seed, max(draw.epoch, 0))
+    def share(self, items: Indices, rows: Indices, draw: Draw, shape: Packing) -> Batch:
+        """Corrupt the passages of a whole batch, and lay out some of them."""
+        source, target = (side.take(rows) for side in self.draw(items, draw.random()))
         return pair_batch(source, target, self.passages.special, shape)
 
-    def draw(self, indices: Sequence[int] | Indices, seed: int, epoch: int) -> Pairs:
-        """Corrupt some passages as one seed and epoch decide; each side comes after `first`."""
-        pairs = self._corrupted(np.asarray(indices, np.int64), Chances(seed, epoch))
-        return _led(self.first, pairs[0]), _led(self.first, pairs[1])
-
-    def _corrupted(self, chosen: Indices, chances: Chances) -> Pairs:
-        starts = self.passages.starts[chosen]
-        framed = self.passages.take(chosen)
+    def draw(self, indices: Sequence[int] | Indices, random: np.random.Generator) -> Pairs:
+        """Corrupt some passages; each side comes after `first`."""
+        framed = self.passages.take(indices)
         offsets = offsets_of(framed.lengths - 2)
         inner = spread(framed.offsets[:-1] + 1, offsets)  # without BOS and EOS
-        texts = Ragged(framed.tokens[inner], offsets)
-        if not self.noise.config.permute_sentences:
-            return self.noise(texts, starts, chances)
-        ends = self.passages.vocabulary.sentence_ends(framed.tokens)[inner]
-        shuffled = _in_random_order(texts, ends, starts, chances)
-        return self.noise(shuffled, starts, chances)[0], texts
+        texts = read = Ragged(framed.tokens[inner], offsets)
+        if self.noise.config.permute_sentences:
+            ends = self.passages.vocabulary.sentence_ends(framed.tokens)[inner]
+            read = _in_random_order(texts, ends, random)
+        source, target = self.noise(read, random)
+        if self.noise.config.kind == "infill":
+            target = texts
+        return _led(self.first, source), _led(self.first, target)
 
 
-def _in_random_order(texts: Ragged, ends: Flags, starts: Indices, chances: Chances) -> Ragged:
+def _in_random_order(texts: Ragged, ends: Flags, random: np.random.Generator) -> Ragged:
     """Shuffle the sentences of each text; `ends` are their last tokens."""
     owner, number = _enumerated(texts.lengths)
     begins = np.flatnonzero((number == 0) | np.roll(ends, 1))
     sizes = np.diff(begins, append=len(number))
-    chance = chances.at(starts[owner[begins]] + number[begins], SENTENCES)
-    order = np.lexsort((chance, owner[begins]))
+    order = np.lexsort((random.random(len(begins)), owner[begins]))
     return Ragged(texts.tokens[spread(begins[order], offsets_of(sizes[order]))], texts.offsets)
 
 
 def _led(first: Sequence[int], texts: Ragged) -> Ragged:
     """Put the same tokens before each sequence."""
     offsets = offsets_of(texts.lengths + len(first))
-    places = (offsets[:-1, None] + np.arange(len(first))).ravel()
-    return _merged(offsets, places, np.tile(first, len(texts)), texts.tokens)
+    positions = (offsets[:-1, None] + np.arange(len(first))).ravel()
+    return _merged(offsets, positions, np.tile(first, len(texts)), texts.tokens)
 
 
 def _merged(
-    offsets: Indices, places: Indices, marks: npt.NDArray[Any], others: npt.NDArray[Any]
+    offsets: Indices, positions: Indices, marks: npt.NDArray[Any], others: npt.NDArray[Any]
 ) -> Ragged:
     """Write marks at some positions, and the other tokens in their order at the rest."""
     tokens = np.zeros(offsets[-1], np.int32)
     free = np.ones(len(tokens), np.bool_)
-    free[places] = False
-    tokens[places] = marks
+    free[positions] = False
+    tokens[positions] = marks
     tokens[free] = others
     return Ragged(tokens, offsets)
 

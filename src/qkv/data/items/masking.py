@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from qkv.config import MaskConfig
 from qkv.data.batch import IGNORE, Batch, Packing, Specials, arrange, round_up
 from qkv.data.corpus.tokens import Tokens
-from qkv.data.items.base import VALIDATION, Draw, Items
+from qkv.data.items.base import Draw, DrawnItems
 from qkv.data.items.passages import Drawn, Passages
 from qkv.data.ragged import Indices, Ragged, offsets_of, spread
 from qkv.errors import UserError
@@ -165,12 +165,12 @@ def _extended(
 ) -> tuple[Indices, Indices]:
     """Take up to `lengths` words from `starts` on; return them and the start each belongs to."""
     step = np.arange(lengths.max())
-    place = np.minimum(starts[:, None] + step, len(free) - 1)
-    inside = (starts[:, None] + step < len(free)) & (step < lengths[:, None]) & free[place]
-    inside &= (step == 0) | ~words.apart[place]
-    inside &= np.cumsum(words.sizes[place], axis=1) <= room[words.owner[starts]][:, None]
+    number = np.minimum(starts[:, None] + step, len(free) - 1)
+    inside = (starts[:, None] + step < len(free)) & (step < lengths[:, None]) & free[number]
+    inside &= (step == 0) | ~words.apart[number]
+    inside &= np.cumsum(words.sizes[number], axis=1) <= room[words.owner[starts]][:, None]
     inside = np.logical_and.accumulate(inside, axis=1)
-    return place[inside], np.nonzero(inside)[0]
+    return number[inside], np.nonzero(inside)[0]
 
 
 def _sizes(starts: Flags) -> Indices:
@@ -184,7 +184,7 @@ def _running_sums(values: Indices, owner: Indices) -> Indices:
     return sums - np.maximum.accumulate(np.where(begins, sums - values, 0))
 
 
-class MaskedItems(Items):
+class MaskedItems(DrawnItems):
     """Passages of a corpus, masked anew in each batch."""
 
     def __init__(self, passages: Passages, masker: Masker) -> None:
@@ -211,10 +211,6 @@ class MaskedItems(Items):
         pairs = masker.config.pairs
         passages = Passages(tokens, special, vocabulary, length, pairs, separators, what)
         return cls(passages, masker)
-
-    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
-        """Draw pairs and masks for one batch, and lay it out; packed, to a fixed size."""
-        return self.share(indices, np.arange(len(indices)), draw, shape)
 
     def share(self, items: Indices, rows: Indices, draw: Draw, shape: Packing) -> Batch:
         """Draw pairs and masks for a whole batch, and lay out some rows of it."""

@@ -114,11 +114,11 @@ class Passages:
         after = inner & np.roll(self.vocabulary.sentence_ends(texts.tokens), 1)
         has_sentences = np.bincount(owner[after], minlength=len(texts)) > 0
         words = inner & self.vocabulary.word_starts(texts.tokens)
-        found = np.flatnonzero(np.where(has_sentences[owner], after, words))
-        counts = np.bincount(owner[found], minlength=len(texts))
+        cuts = np.flatnonzero(np.where(has_sentences[owner], after, words))
+        counts = np.bincount(owner[cuts], minlength=len(texts))
         drawn = np.cumsum(counts) - counts + (random.random(len(texts)) * counts).astype(np.int64)
-        places = np.append(found, 0)[drawn]  # one more, for texts at the end that have none
-        return np.where(counts, places - starts, texts.lengths)
+        chosen = np.append(cuts, 0)[drawn]  # one more, for texts at the end that have none
+        return np.where(counts, chosen - starts, texts.lengths)
 
     def _exchanged(
         self, indices: Indices, second: Ragged, false: Indices, random: np.random.Generator
@@ -205,19 +205,19 @@ class _Breaks:
     """The positions at which a text is best cut."""
 
     def __init__(self, ids: npt.NDArray[Any], vocabulary: Vocabulary) -> None:
-        places = np.arange(len(ids))
+        positions = np.arange(len(ids))
         after_sentence = np.append(False, vocabulary.sentence_ends(ids)[:-1])
         word = vocabulary.word_starts(ids)
-        self._sentences = np.maximum.accumulate(np.where(after_sentence, places, 0))
-        self._words = np.maximum.accumulate(np.where(word, places, 0))
+        self._sentences = np.maximum.accumulate(np.where(after_sentence, positions, 0))
+        self._words = np.maximum.accumulate(np.where(word, positions, 0))
 
     def best(self, start: int, room: int) -> int:
         """The last end of a sentence, or else of a word, in the last third of a passage's room."""
         end = start + room
         for before in (self._sentences, self._words):
-            place = int(before[end])
-            if place >= end - room // 3:
-                return place
+            cut = int(before[end])
+            if cut >= end - room // 3:
+                return cut
         return end
 
 

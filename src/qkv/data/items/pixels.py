@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.data.batch import Batch, Packing, Side
 from qkv.data.formats.images import Pixels
-from qkv.data.items.base import VALIDATION, Draw, Items
+from qkv.data.items.base import Draw, DrawnItems
 from qkv.data.ragged import Indices
 
 BRIGHTEST = 255
@@ -45,7 +45,7 @@ class Scale:
         return (pixels - mean[:, None, None]) / deviation[:, None, None]
 
 
-class ImageItems(Items):
+class ImageItems(DrawnItems):
     """Images (N, C, H, W) of one size with labels; in training, shifted by up to `shift` pixels."""
 
     def __init__(
@@ -61,10 +61,6 @@ class ImageItems(Items):
         super().__init__(np.broadcast_to(np.int64(n_tokens), len(pixels)), content.hexdigest())
         self.pixels, self.labels, self.scale = pixels, labels, scale
         self.n_tokens, self.shift = n_tokens, shift
-
-    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
-        """Scale the images of one batch and, in training, shift them."""
-        return self.share(indices, np.arange(len(indices)), draw, shape)
 
     def share(self, items: Indices, rows: Indices, draw: Draw, shape: Packing) -> Batch:
         """Draw shifts for a whole batch, and scale and shift some rows of it."""

@@ -70,8 +70,8 @@ class SequenceItems(Items):
         side = placement.side(flat, self.segments.take(chosen))
         if not self.by_token:
             labels = torch.from_numpy(np.asarray(self.labels[chosen]))
-            said = None if self.opinions is None else torch.from_numpy(self.opinions[chosen])
-            return Batch(None, side, labels, len(chosen), opinions=said)
+            opinions = None if self.opinions is None else torch.from_numpy(self.opinions[chosen])
+            return Batch(None, side, labels, len(chosen), opinions=opinions)
         by_token = Ragged(self.labels, self.tokens.offsets).take(chosen).tokens
         counted = by_token != IGNORE
         positions = torch.from_numpy(placement.positions(tokens.offsets)[counted])

@@ -90,8 +90,8 @@ class WindowItems(Items):
         else:
             begins[:, 0] = True
             offsets = np.full(shape.sequences + 1, begins.size, np.int32)
-            found = np.flatnonzero(begins)
-            offsets[: len(found)] = found
+            starts = np.flatnonzero(begins)
+            offsets[: len(starts)] = starts
             side = Side(_tensor(ids.reshape(1, -1)), None, torch.from_numpy(offsets), self.length)
             labels = labels.reshape(1, -1)
         return Batch(None, side, _tensor(labels), int((labels != IGNORE).sum()))

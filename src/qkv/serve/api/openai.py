@@ -7,6 +7,7 @@ import base64
 import json
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
@@ -231,7 +232,7 @@ def _event(content: dict[str, Any]) -> str:
     return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
 
 
-class _Shape:
+class _Shape(ABC):
     """How the texts of one request are written as JSON."""
 
     kind, chunk_kind, prefix = "", "", ""
@@ -255,9 +256,9 @@ class _Shape:
             "usage": usage(written),
         }
 
+    @abstractmethod
     def choice(self, choice: Choice) -> dict[str, Any]:
         """A whole text."""
-        raise NotImplementedError
 
     def start(self, written: Answer) -> list[dict[str, Any]]:
         """What a stream begins with."""
@@ -267,9 +268,9 @@ class _Shape:
         """A part of a stream."""
         return self._chunk([self.part(piece)])
 
+    @abstractmethod
     def part(self, piece: Piece) -> dict[str, Any]:
         """What a choice has grown by."""
-        raise NotImplementedError
 
     def usage_chunk(self, written: Answer) -> dict[str, Any]:
         """The last part of a stream, on demand: the number of tokens."""

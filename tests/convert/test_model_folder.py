@@ -135,9 +135,9 @@ def test_a_model_is_opened_once_and_its_tokenizer_parsed_once(tmp_path, monkeypa
     save(tmp_path / "model", 1)
     folder = convert(tmp_path / "model", tmp_path / "other", kind)
     read: list[str] = []
-    plain, parse = Path.read_text, Tokenizer.load.__func__
+    plain, parse = Path.open, Tokenizer.load.__func__
 
-    def read_text(self, *arguments, **settings):
+    def open_file(self, *arguments, **settings):
         read.append(self.name if self.parent == folder else "")
         return plain(self, *arguments, **settings)
 
@@ -145,7 +145,7 @@ def test_a_model_is_opened_once_and_its_tokenizer_parsed_once(tmp_path, monkeypa
         read.append("a tokenizer")
         return parse(cls, path)
 
-    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(Path, "open", open_file)
     monkeypatch.setattr(Tokenizer, "load", classmethod(load))
     assert isinstance(qkv.load(folder, "cpu"), qkv.Translator)
     for name in ("config.json", "a tokenizer", "tokenizer.json"):

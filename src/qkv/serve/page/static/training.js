@@ -65,7 +65,7 @@ export function mount(element, state, api) {
       drawCurves(curves, records, answer.running);
       const last = records.at(-1);
       status(answer.failure || (answer.running ? t("training.running") : "") + (last ? ` ${t("training.at", { step: last.step, loss: number(last.loss ?? NaN), rate: Math.round(last.tokens_per_second ?? 0).toLocaleString() })}` : t("training.none")));
-      await sample();
+      if (records.length) await sample();
       if (answer.running || answer.records.length) timer = setTimeout(look, PAUSE);
     } catch (error) {
       status(error.message);

@@ -42,14 +42,18 @@ def test_every_task_has_a_plan(task: str, device: str) -> None:
     assert plan.size.tokens <= plan.train.batch_tokens
 
 
+@pytest.mark.parametrize("length", [16, 5, 11])
 @pytest.mark.parametrize("task", TASKS)
-def test_a_step_of_every_task_can_be_measured(task: str) -> None:
+def test_a_step_of_every_task_can_be_measured(
+    task: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qkv.run.measured_steps.PART", 64)  # as if batches were large
     sizes = {"d_model": 16, "n_heads": 2, "d_ff": 16, "max_length": 32, "dropout": 0.0}
     layers = {f"n_{stack}_layers": 1 for stack in TASKS[task].family.split("-")}
     data = {"max_length": 16} if TASKS[task].reads("data", "max_length") else {}
     values = {"model": {**sizes, **layers}, "data": data, "tokenizer": {"vocab_size": 60}}
     recipe = recipe_from({"task": task, **values, "train": {"batch_tokens": 128}})
-    seconds = plan_run(recipe, "cpu", length=16).seconds
+    seconds = plan_run(recipe, "CPU", length=length).seconds
     assert seconds is not None and seconds > 0
 
 

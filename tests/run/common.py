@@ -18,7 +18,8 @@ import torch
 from rich.console import Console
 
 import qkv
-from qkv.config import Recipe, recipe_from, to_toml
+from qkv.config import ModelConfig, Recipe, recipe_from, to_toml
+from qkv.model import Encoder
 from qkv.run.job import Job
 from qkv.run.train import Run, prepare, train
 from qkv.text import Tokenizer
@@ -46,6 +47,29 @@ def ids_of(tokenizer: Tokenizer) -> dict[str, int]:
     """What a model's config has of its tokenizer."""
     ids = {name: getattr(tokenizer, name) for name in ("pad_id", "bos_id", "eos_id")}
     return {"vocab_size": len(tokenizer), **ids}
+
+
+def untaught(tokenizer: Tokenizer, times: float = 1.0, **sizes: Any) -> Encoder:
+    """An encoder that never learnt anything, in float64; `times` matrices see more of the text."""
+    usual: dict[str, Any] = {
+        "family": "encoder",
+        "n_encoder_layers": 2,
+        "n_decoder_layers": 0,
+        "d_model": 16,
+        "n_heads": 2,
+        "d_ff": 24,
+        "positions": "learned",
+        "n_segments": 2,
+        "max_length": 24,
+        "dropout": 0.0,
+        **ids_of(tokenizer),
+    }
+    torch.manual_seed(0)
+    model = Encoder(ModelConfig.from_dict({**usual, **sizes})).double().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(times if weight.ndim > 1 else 1)
+    return model
 
 
 class Killed(BaseException):

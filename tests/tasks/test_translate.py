@@ -41,14 +41,6 @@ def test_blank_texts_keep_their_places(translator: Translator) -> None:
     assert translator.translate("") == ""
 
 
-def test_long_and_short_texts_come_back_in_their_order(translator: Translator) -> None:
-    """Longest first is how they are searched, and not how they are handed back."""
-    texts = ["1", "2 2 2 2", "3 3", "4 4 4", "5"]
-    assert translator.translate(texts) == [translator.translate(text) for text in texts]
-    starts = [text.split()[0] for text in translator.translate(texts)]
-    assert starts == ["one", "two", "three", "four", "five"]
-
-
 def test_the_n_best_are_different_and_sorted(translator: Translator) -> None:
     for found in translator.n_best(LINES[:5], beams=4, n_best=4):
         assert len({one.text for one in found}) == 4

@@ -34,9 +34,6 @@ def test_questions_as_arguments(qkv: Command, answerer: Path, article: Path) -> 
     assert (answer.code, answer.out, answer.err) == (0, "BAD\n742\n", "")
     assert qkv("answer", "--model", answerer, "--text", TEXT, *QUESTIONS).out == answer.out
     assert qkv("answer", "--model", answerer, "--text", "", "which name?").out == "\n"
-    stdin = "which number?\n\nwhich name?\n"
-    lines = qkv("answer", "--model", answerer, "--text", TEXT, stdin=stdin).lines
-    assert lines == ["742", "", "BAD"]
 
 
 def test_several_answers_with_their_probabilities(qkv: Command, answerer: Path) -> None:

@@ -45,16 +45,6 @@ def test_a_label_and_its_probability_a_line(qkv: Command, classifier: Path) -> N
     assert [one.label for one in expected] == LABELS
 
 
-def test_lines_of_standard_input_keep_their_places(qkv: Command, classifier: Path) -> None:
-    given = "\ufeffthe dog\n\niron \r\n \t \n  the rose"
-    labels = [
-        line.split("\t")[0] for line in qkv("classify", "--model", classifier, stdin=given).lines
-    ]
-    assert labels == ["animal", "", "metal", "", "plant"]
-    assert qkv("classify", "--model", classifier, stdin=given).lines[1] == ""
-    assert qkv("classify", "--model", classifier, stdin="\n\n").out == "\n\n"
-
-
 def test_texts_of_files_of_every_kind(qkv: Command, classifier: Path, tmp_path: Path) -> None:
     expected = qkv("classify", "--model", classifier, *TEXTS).out
     (tmp_path / "a.txt").write_text("".join(f"{text}\n" for text in TEXTS))

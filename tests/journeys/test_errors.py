@@ -59,17 +59,6 @@ def test_an_empty_corpus(train, tmp_path: Path) -> None:
     assert "no pairs are given" in train("data.pairs=[]")
 
 
-def test_sizes_that_do_not_go_together(train) -> None:
-    mistake = train("model.d_model=30", "model.n_heads=4")
-    assert "d_model (30) is not divisible by n_heads (4); choose n_heads among the div" in mistake
-
-
-def test_a_source_over_the_model_s_limit(qkv: Command, model: Path) -> None:
-    long = " ".join("1" * 32)
-    mistake = qkv("translate", "--model", model, stdin=f"1\n\n{long}\n").mistake
-    assert "Text 3 has 32 tokens, but this model reads at most 31; split it" in mistake
-
-
 def test_weights_that_do_not_fit_their_config(qkv: Command, copy: Path) -> None:
     path = copy / "model.safetensors"
     tensors = read_tensors(path)

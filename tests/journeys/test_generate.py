@@ -44,15 +44,6 @@ def test_several_prompts_keep_their_order(qkv: Command, speaker: Path) -> None:
     assert answer.lines == [f"{prompt}{text}" for prompt, text in zip(prompts, texts, strict=True)]
 
 
-def test_prompts_from_standard_input(qkv: Command, speaker: Path) -> None:
-    answer = qkv("generate", "--model", speaker, *GREEDY, stdin="the dog\r\n\nthe\n")
-    texts = greedy(speaker, "the dog", "", "the")
-    assert answer.lines == [f"the dog{texts[0]}", texts[1], f"the{texts[2]}"]
-    alone = qkv("generate", "--model", speaker, *GREEDY, stdin="the dog")
-    assert alone.lines == answer.lines[:1]
-    assert qkv("generate", "--model", speaker, stdin="").out == ""
-
-
 def test_json_is_an_object_a_prompt(qkv: Command, speaker: Path) -> None:
     answer = qkv("generate", "--model", speaker, "--json", "the cat", "我", *GREEDY)
     found = [json.loads(line) for line in answer.lines]
@@ -175,13 +166,3 @@ def test_an_over_long_prompt_is_refused_before_anything_is_shown(
     assert answer.out.startswith(long)
     together = qkv("generate", "--model", speaker, long, long, "--truncate", *GREEDY)
     assert together.out == 2 * answer.out
-
-
-def test_each_model_has_its_door(qkv: Command, speaker: Path, model: Path, tmp_path: Path) -> None:
-    assert qkv("generate", "--model", model, "the").mistake == (
-        f"{model} is a translation model and no language model; use it with `qkv translate`."
-    )
-    assert "is a language model and no translator; use it with `qkv generate`" in (
-        qkv("translate", "--model", speaker, "the").mistake
-    )
-    assert "is not a model folder" in qkv("generate", "--model", tmp_path, "the").mistake

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import sys
@@ -72,13 +73,14 @@ def test_arguments_lines_and_files_are_answered_alike(
     content = f"\ufeff{first}\r\n{second}"
     assert qkv(*words, stdin=content).out == answer.out
     assert qkv(*words, stdin="").out == ""
-    blank = qkv(*words, "--json", stdin=f"{first}\n \n{second}\n")
-    assert len(blank.lines) == 3
-    assert [blank.lines[0], blank.lines[2]] == qkv(*words, "--json", first, second).lines
+    for form in (["--json"], ["--top-k", 1] if name == "fill" else []):
+        before, blank, after = qkv(*words, *form, stdin=f"{first}\n \n{second}\n").lines
+        assert [before, after] == qkv(*words, *form, first, second).lines
+        assert form == ["--json"] or name in ("generate", "embed") or not blank.strip()
     if name in FILES:
-        (tmp_path / "a.txt").write_text(content, encoding="utf-8")
-        assert qkv(*words, "--input", tmp_path / "a.txt").out == answer.out
-        mistake = qkv(*words, first, "--input", tmp_path / "a.txt").mistake
+        (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content.encode()))
+        assert qkv(*words, "--input", tmp_path / "a.txt.gz").out == answer.out
+        mistake = qkv(*words, first, "--input", tmp_path / "a.txt.gz").mistake
         assert mistake.startswith("Texts are given both as arguments and as --input")
         assert "There is no file" in qkv(*words, "--input", tmp_path / "none.txt").mistake
 
@@ -143,10 +145,16 @@ def test_mistakes_are_named(
     mistake = qkv(*words, stdin=b"the <mask>\n\xff\n").mistake
     assert "standard input, line 2: byte 1 of the line (0xff) is not UTF-8" in mistake
     assert "Text 2 holds bytes that are not UTF-8" in qkv(*words, "the <mask>", "\udce9").mistake
-    other = [name, "--model", folders["translate" if name != "translate" else "tag"]]
-    assert "; use it with `qkv t" in qkv(*other, *MORE.get(name, []), "a").mistake
-    nowhere = [name, "--model", tmp_path / "none", *MORE.get(name, [])]
-    assert "is neither a path that exists" in qkv(*nowhere, "a").mistake
+
+    def with_model(folder: Path) -> str:
+        return qkv(name, "--model", folder, *MORE.get(name, []), "a").mistake
+
+    other = "tag" if name == "translate" else "translate"
+    mistake = with_model(folders[other])
+    assert mistake.startswith(f"{folders[other]} is ")
+    assert mistake.endswith(f"; use it with `qkv {other}`.")
+    assert "is not a model folder" in with_model(tmp_path)
+    assert "is neither a path that exists" in with_model(tmp_path / "none")
     assert "Unknown device 'gpu'" in qkv(*words, "--device", "gpu", "the <mask>").mistake
 
 

@@ -19,22 +19,6 @@ def test_sentences_as_arguments(qkv: Command, model: Path) -> None:
     assert (answer.code, answer.out, answer.err) == (0, "three one\ntwo\n", "")
 
 
-def test_lines_of_standard_input_keep_their_places(qkv: Command, model: Path) -> None:
-    long = " ".join("1" * 20)
-    text = f"\ufeff3 1\n\n2\r\n   \n{long}\n4 4 4"
-    answer = qkv("translate", "--model", model, stdin=text)
-    translator = package.load(model)
-    expected = ["three one", "", "two", "", translator.translate(long), "four four four"]
-    assert answer.lines == expected
-
-
-def test_many_lines_are_the_same_as_each_by_itself(qkv: Command, model: Path) -> None:
-    lines = sources(30, seed=3)
-    together = qkv("translate", "--model", model, stdin="\n".join(lines) + "\n").lines
-    assert together == package.load(model).translate(lines)
-    assert qkv("translate", "--model", model, lines[7]).lines == [together[7]]
-
-
 def test_json_is_an_object_a_line(qkv: Command, model: Path) -> None:
     answer = qkv("translate", "--model", model, "--json", stdin="3 1\r\n\n爱\n")
     found = [json.loads(line) for line in answer.lines]

@@ -239,10 +239,7 @@ def test_questions_that_cannot_be_learned_from_are_counted(tmp_path: Path) -> No
         "id": "lost",
         "question": "who?",
         "context": "a cat",
-        "answers": {
-            "text": ["dog"],
-            "answer_start": [2],
-        },
+        "answers": {"text": ["dog"], "answer_start": [2]},
     }
     (tmp_path / "more.jsonl").write_text(json.dumps(lost) + "\n")
     write_questions(tmp_path / "valid.json", 10, 2)

@@ -142,10 +142,7 @@ def test_records_may_be_texts_or_messages(tmp_path: Path) -> None:
         ),
         (
             {
-                name: [
-                    {"role": "user", "content": name},
-                    {"role": "assistant", "content": "x"},
-                ]
+                name: [{"role": "user", "content": name}, {"role": "assistant", "content": "x"}]
                 for name in ("chosen", "rejected")
             },
             "differ before the last message",

@@ -17,16 +17,7 @@ from qkv.errors import UserError
 from qkv.run.train import train
 from qkv.weights import read_tensors
 from tests.run.common import read_log, silence, validations
-from tests.run.tiny import (
-    LEARNS,
-    learned,
-    recipe,
-    run,
-    sources,
-    spell,
-    write_pairs,
-    write_recipe,
-)
+from tests.run.tiny import LEARNS, learned, recipe, run, sources, spell, write_pairs, write_recipe
 
 
 def test_a_run_leaves_its_recipe_log_scores_and_model(

@@ -15,12 +15,7 @@ from qkv.run.card import write_card
 from qkv.tasks.reading import save_encoder
 from qkv.text import MASK, Tokenizer, train_tokenizer
 from qkv.weights import read_tensors
-from tests.run.classify_tiny import (
-    job,
-    one_of_three,
-    recipe,
-    write_rows,
-)
+from tests.run.classify_tiny import job, one_of_three, recipe, write_rows
 from tests.run.common import ENCODER, ids_of
 
 

@@ -11,13 +11,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.classify import as_text
-from qkv.cli.common import (
-    check_writable,
-    counting_bar,
-    named_by_options,
-    one_line,
-    recipe_of,
-)
+from qkv.cli.common import check_writable, counting_bar, named_by_options, one_line, recipe_of
 from qkv.errors import UserError
 
 if TYPE_CHECKING:

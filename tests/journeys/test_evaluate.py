@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -64,14 +63,6 @@ def test_quantised_weights_are_scored_against_floats(
         difference = scores[name]["value"] - floats[name]["value"]
         assert scores[f"{name} against fp32"]["value"] == pytest.approx(difference)
     assert "BLEU against fp32" not in floats
-
-
-def test_scores_for_machines(qkv: Command, model: Path, text: Path) -> None:
-    scores = json.loads(qkv(*given(text, model), "--json").out)
-    assert scores.keys() == {"BLEU", "chrF", "exact match"}
-    assert "tok:13a" in scores["BLEU"]["signature"]
-    lines = qkv(*given(text, model)).lines
-    assert lines[0].startswith(f"BLEU {scores['BLEU']['value']:.2f} ")
 
 
 def test_the_translations_can_be_kept_and_scored_again(
@@ -135,56 +126,6 @@ def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a language model that answers."""
     return learned(tmp_path_factory, "instruct").folder
-
-
-def test_text_is_measured_from_its_beginning_to_its_end(
-    qkv: Command, speaker: Path, tmp_path: Path
-) -> None:
-    """Also where it is much longer than the context, and over several files."""
-    texts = ["\n".join(sentences(20, seed=6)) + "\n", "我爱你猫"]  # a last line end counts too
-    files = []
-    for number, text in enumerate(texts):
-        (tmp_path / f"{number}.txt").write_bytes(text.replace("\n", "\r\n").encode())
-        files += ["--text", tmp_path / f"{number}.txt"]
-    found = package.load(speaker).score(texts)
-    nats = -sum(one.log_probability for one in found)
-    expected = {
-        "loss": nats / sum(one.n_tokens for one in found),
-        "bits per byte": nats / math.log(2) / sum(len(text.encode()) for text in texts),
-    }
-    expected["perplexity"] = math.exp(expected["loss"])
-    scores = json.loads(qkv("evaluate", "--model", speaker, *files, "--json").out)
-    assert {name: each["value"] for name, each in scores.items()} == pytest.approx(expected)
-    lines = qkv("evaluate", "--model", speaker, *files).lines
-    assert lines[0] == f"loss {expected['loss']:.4f}"
-    assert lines[2] == f"bits per byte {expected['bits per byte']:.4f}"
-
-
-def test_answers_are_compared_word_for_word(qkv: Command, taught: Path, tmp_path: Path) -> None:
-    asked = questions()
-    write_records(tmp_path / "a.jsonl", [*asked[:20], ("say 3", "four"), ("say 4", "five")])
-    model = package.load(taught)
-    right = sum(model.chat(question) == answer for question, answer in asked[:20])
-    answer = qkv("evaluate", "--model", taught, "--records", tmp_path / "a.jsonl")
-    assert answer.lines == [f"exact match {100 * right / 22:.2f}"]
-    assert right >= 15
-
-
-def test_preferences_are_answers_that_are_compared(
-    qkv: Command, taught: Path, tmp_path: Path
-) -> None:
-    records = [{"prompt": q, "chosen": a, "rejected": f"{a} {a}"} for q, a in questions()[:10]]
-    path = write_lines(tmp_path / "a.jsonl", [json.dumps(record) for record in records])
-    expected = package.evaluate(package.load(taught), path)
-    assert [score.name for score in expected.scores] == ["preferred", "margin"]
-    assert expected.scores[0].value > 50
-    answer = qkv("evaluate", "--model", taught, "--records", path)
-    assert answer.lines == list(map(str, expected.scores))
-    broken = write_lines(tmp_path / "b.jsonl", [json.dumps({**records[0], "rejected": None})])
-    assert (
-        "there is no 'rejected' among"
-        in qkv("evaluate", "--model", taught, "--records", broken).mistake
-    )
 
 
 def test_choices_among_options_after_solved_examples(

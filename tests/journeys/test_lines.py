@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from qkv.cli.common import stdin_lines
-from qkv.tasks import Answerer, Encoder, Prompting, Tagger, load
+from qkv.tasks import Answerer, Encoder, LanguageModel, Prompting, Tagger, Translator, load
 from qkv.tasks.answer import Answers
 from qkv.tasks.tag import Tags
 from qkv.text.chat import TEMPLATES
@@ -121,6 +121,41 @@ def test_a_text_is_the_same_on_the_command_line_and_in_python(
     assert printed(json.loads(qkv(*words, text).out)) == expected
     assert printed(json.loads(qkv(*words, stdin=f"{text}\r\n").out)) == expected
     assert score(model, text.strip()) != expected
+
+
+DRAWS = {"max_length": 9, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 4}
+# The verb behind a command, what it is given in any case, and settings beside those of draws
+SEARCH: dict[str, tuple[type, str, dict[str, Any], dict[str, Any]]] = {
+    "translate": (
+        Translator,
+        "n_best",
+        {"prefix": "", "progress": None},
+        {"beams": 2, "length_penalty": 0.5, "n_best": 2, "prefix": "on", "sample": True},
+    ),
+    "generate": (LanguageModel, "stream", {}, {"repetition_penalty": 1.2}),
+}
+
+
+@pytest.mark.parametrize("name", SEARCH)
+def test_settings_reach_the_search(
+    qkv: Command, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kind, verb, usual, more = SEARCH[name]
+    seen: dict[str, Any] = {}
+
+    def note(model: Any, texts: Any, **settings: Any) -> Any:
+        seen.clear()
+        seen.update(settings)
+        return iter([[]] if verb == "n_best" else ())
+
+    monkeypatch.setattr(kind, verb, note)
+    words = [name, "--model", folders[name], "1"]
+    qkv(*words)
+    assert seen == {**usual, "truncate": False, "first": 0}  # the folder's own settings
+    given = {**DRAWS, **more}
+    options = [(f"--{key.replace('_', '-')}", value) for key, value in given.items()]
+    qkv(*words, "--truncate", *(word for pair in options for word in pair if word is not True))
+    assert seen == {**usual, **given, "sample": True, "truncate": True, "first": 0}
 
 
 @pytest.mark.parametrize("name", SAVE)

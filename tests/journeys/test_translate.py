@@ -50,37 +50,6 @@ def test_draws_can_be_repeated(qkv: Command, model: Path) -> None:
     assert draw(1, "--top-p", 0.01) == draw(2, "--min-p", 1.0)
 
 
-def test_settings_reach_the_search(
-    qkv: Command, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = {}
-
-    def n_best(self, texts, **settings):  # type: ignore[no-untyped-def]
-        seen.update(settings)
-        return [[] for _ in texts]
-
-    monkeypatch.setattr(Translator, "n_best", n_best)
-    qkv("translate", "--model", model, "1")
-    usual = {"prefix": "", "truncate": False, "progress": None, "first": 0}
-    assert seen == usual  # the folder's own settings
-    options = {
-        "beams": 2,
-        "length_penalty": 0.5,
-        "n_best": 2,
-        "max_length": 9,
-        "prefix": "on",
-        "temperature": 0.7,
-        "top_k": 5,
-        "top_p": 0.9,
-        "min_p": 0.1,
-        "seed": 4,
-    }
-    words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    words = [word.replace("_", "-") if isinstance(word, str) else word for word in words]
-    qkv("translate", "--model", model, *words, "--sample", "--truncate", "1")
-    assert seen == {**usual, **options, "sample": True, "truncate": True}
-
-
 def test_a_forced_beginning(qkv: Command, model: Path) -> None:
     lines = qkv("translate", "--model", model, "--prefix", "nine", "3 1", "2").lines
     assert all(line.startswith("nine") for line in lines)

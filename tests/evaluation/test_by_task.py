@@ -25,6 +25,7 @@ from qkv.tasks.few_shot import FewShot
 from qkv.tasks.tag import Tags
 from qkv.tasks.vision import ImageClasses
 from qkv.text.chat import TEMPLATES
+from tests.run.common import write_lines, write_records
 from tests.tasks.test_texts import speaker, translator
 from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
 
@@ -33,11 +34,6 @@ TEXTS = ["the cat", "a dog", "no fish", "birds likes a cat"]
 
 def names(evaluation: qkv.Evaluation) -> list[str]:
     return [score.name for score in evaluation.scores]
-
-
-def written(path: Path, *lines: str) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
 
 
 def test_a_translator_on_pairs_and_on_files(tmp_path: Path) -> None:
@@ -52,8 +48,8 @@ def test_a_translator_on_pairs_and_on_files(tmp_path: Path) -> None:
     assert found.scores[2] == exact_match(outputs, references)
     assert (found.report, found.calibration) == (None, None)
     assert counts[-1] == (4, 4)
-    table = written(tmp_path / "a.tsv", *map("\t".join, zip(TEXTS, references, strict=True)))
-    both = written(tmp_path / "a.en", *TEXTS), written(tmp_path / "a.de", *references)
+    table = write_lines(tmp_path / "a.tsv", map("\t".join, zip(TEXTS, references, strict=True)))
+    both = write_lines(tmp_path / "a.en", TEXTS), write_lines(tmp_path / "a.de", references)
     assert qkv.evaluate(model, table) == qkv.evaluate(model, both) == found
     assert str(qkv.evaluate(model, str(table))) == "\n".join(map(str, found.scores))
     other = qkv.evaluate(model, table, tokenize="char", beams=2)
@@ -83,13 +79,13 @@ def test_a_language_model_on_conversations_and_records(tmp_path: Path) -> None:
     talks = [[*asked, {"role": "assistant", "content": text}] for text in (answer, "no", "no")]
     found = qkv.evaluate(model, [*talks, asked])  # one without an answer is left out
     assert found.scores == [Score("exact match", pytest.approx(100 / 3))]
-    path = written(tmp_path / "a.jsonl", *(json.dumps({"messages": talk}) for talk in talks))
+    path = write_records(tmp_path / "a.jsonl", *({"messages": talk} for talk in talks))
     assert qkv.evaluate(model, path) == found
     few_shot = FewShot("{text}:", " {label}", options=("cat", "dog"))
     records = [{"text": "the", "label": "cat"}, {"text": "a", "label": "dog"}]
     chosen = qkv.evaluate(model, records, few_shot=few_shot)
     assert names(chosen) == ["accuracy", "always the commonest"]
-    path = written(tmp_path / "b.jsonl", *map(json.dumps, records))
+    path = write_records(tmp_path / "b.jsonl", *records)
     assert qkv.evaluate(model, path, few_shot=few_shot) == chosen
 
 
@@ -109,7 +105,7 @@ def test_a_classifier(kind: Any, tmp_path: Path) -> None:
     assert (found.calibration is not None) == (kind == "class")
     cells = ["|".join(label) if isinstance(label, tuple) else str(label) for label in labels]
     rows = [f"{text}\t{cell}" for text, cell in zip(TEXTS, cells, strict=True)]
-    path = written(tmp_path / "a.tsv", "said\tkind", *rows)
+    path = write_lines(tmp_path / "a.tsv", ["said\tkind", *rows])
     again = qkv.evaluate(model, path, label_field="kind", text_field=["said"])
     assert again.scores == found.scores
     assert set(names(found)) <= json.loads(json.dumps(found.to_dict())).keys()

@@ -13,14 +13,8 @@ import qkv as package
 from qkv.tasks import LanguageModel
 from qkv.tasks.few_shot import FewShot
 from tests.journeys.conftest import Command
-from tests.run.language_tiny import (
-    ANIMALS,
-    learned,
-    questions,
-    sentences,
-    write_lines,
-    write_records,
-)
+from tests.run.common import write_lines, write_records
+from tests.run.language_tiny import ANIMALS, learned, questions, sentences, write_questions
 from tests.run.tiny import sources, spell
 
 LINES = sources(30, seed=11, longest=6)
@@ -28,8 +22,8 @@ LINES = sources(30, seed=11, longest=6)
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    (tmp_path / "source").write_text("".join(f"{line}\n" for line in LINES))
-    (tmp_path / "target").write_text("".join(f"{spell(line)}\n" for line in LINES))
+    write_lines(tmp_path / "source", LINES)
+    write_lines(tmp_path / "target", map(spell, LINES))
     return tmp_path
 
 
@@ -134,7 +128,7 @@ def test_choices_among_options_after_solved_examples(
     def records(path: Path, lines: list[str]) -> list[dict[str, str]]:
         cut = [line.split(". ")[0].rstrip(".").rsplit(" ", 1) for line in lines]
         found = [{"text": text, "label": label} for text, label in cut]
-        write_lines(path, [json.dumps(record) for record in found])
+        write_records(path, *found)
         return found
 
     asked = records(tmp_path / "asked.jsonl", sentences(12, seed=8))
@@ -183,7 +177,7 @@ def test_mistakes_about_language_models_are_named(
     def ask(*words: object, folder: Path = speaker) -> str:
         return qkv("evaluate", "--model", folder, *words).mistake
 
-    path = write_lines(tmp_path / "a.jsonl", ['{"text": "a", "label": "b"}'])
+    path = write_records(tmp_path / "a.jsonl", {"text": "a", "label": "b"})
     examples = ["--examples", path, "--template", "{text}"]
     both = ["--option", "b", "--option", "c"]
     assert "Give the --model" in qkv("evaluate", "--text", path).mistake
@@ -192,7 +186,7 @@ def test_mistakes_about_language_models_are_named(
     )
     assert "There is no file" in ask("--text", tmp_path / "none")
     assert "never taught to answer" in ask(
-        "--records", write_records(tmp_path / "r.jsonl", questions())
+        "--records", write_questions(tmp_path / "r.jsonl", questions())
     )
     (tmp_path / "empty").write_text("")
     assert "nothing to score" in ask("--text", tmp_path / "empty")

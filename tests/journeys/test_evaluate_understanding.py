@@ -14,7 +14,8 @@ from qkv.evaluation.classification import ClassReport
 from qkv.tasks.reading import save_encoder
 from tests.journeys.conftest import Command
 from tests.run import classify_tiny, fill_tiny, language_tiny, tag_tiny, test_answer, tiny
-from tests.run.language_tiny import write_lines, write_records
+from tests.run.common import write_lines
+from tests.run.language_tiny import write_questions
 from tests.run.prefer_tiny import write_preferences
 from tests.run.tiny import sources, spell
 from tests.tasks.understand_tiny import TOKENIZER, encoder
@@ -201,7 +202,7 @@ def scored(kind: str, folder: Path, factory: pytest.TempPathFactory) -> tuple[Pa
     """A model of each kind, and files for it to be scored on."""
     if kind == "translations":
         write_lines(folder / "source", lines := sources(30, seed=11))
-        write_lines(folder / "target", [spell(line) for line in lines])
+        write_lines(folder / "target", map(spell, lines))
         return tiny.learned(factory).folder, [folder / "source", folder / "target"]
     if kind == "texts":  # longer than the context; a last line end counts too
         long = "\r\n".join([*language_tiny.sentences(20, seed=6), ""])
@@ -209,7 +210,7 @@ def scored(kind: str, folder: Path, factory: pytest.TempPathFactory) -> tuple[Pa
             (folder / name).write_bytes(text.encode())
         return language_tiny.learned(factory).folder, [folder / "a.txt", folder / "b.txt"]
     if kind in ("records", "preferences"):
-        write = write_records if kind == "records" else write_preferences
+        write = write_questions if kind == "records" else write_preferences
         write(folder / "a.jsonl", language_tiny.questions()[:20])
         return language_tiny.learned(factory, "instruct").folder, [folder / "a.jsonl"]
     if kind in ("classes", "number"):

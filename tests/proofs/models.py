@@ -15,6 +15,7 @@ from qkv.tasks import Answerer, Encoder, ImageClassifier, Prompting, Tagger, Tok
 from qkv.tasks.answer import Answers
 from qkv.tasks.tag import Tags
 from qkv.tasks.vision import ImageClasses
+from tests.run.common import ids_of
 from tests.run.language_tiny import speaker, vocabulary
 from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
 
@@ -29,10 +30,7 @@ def translator(name: str = "transformer-small", **differences: Any) -> Translato
         n_encoder_layers=2,
         max_length=40,
         n_decoder_layers=2,
-        vocab_size=len(TOKENIZER),
-        pad_id=TOKENIZER.pad_id,
-        bos_id=TOKENIZER.bos_id,
-        eos_id=TOKENIZER.eos_id,
+        **ids_of(TOKENIZER),
         **differences,
     )
     return Translator(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qkv.run.train import Run
-from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences, write_lines
 
 FILLER = ["the", "one", "with", "a", "on", "that", "was", "so", "and", "there"]
 NOUNS = {"cat": "animal", "dog": "animal", "rose": "plant", "oak": "plant", "iron": "metal"}
@@ -73,9 +73,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def write_rows(path: Path, rows: Sequence[Sequence[str]]) -> Path:
     columns = ["first", "second", "label"] if len(rows[0]) == 3 else ["text", "label"]
-    lines = ["\t".join(row) for row in (columns, *rows)]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
+    return write_lines(path, map("\t".join, (columns, *rows)))
 
 
 def write_data(folder: Path, task: str) -> dict[str, str]:

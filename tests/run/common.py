@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -82,6 +82,15 @@ def with_differences(values: dict[str, Any], differences: Mapping[str, Any]) -> 
         section, _, key = name.partition("_")
         values.setdefault(section, {})[key] = value
     return values
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def write_records(path: Path, *records: object) -> Path:
+    return write_lines(path, map(json.dumps, records))
 
 
 def data_files(

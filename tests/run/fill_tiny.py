@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from qkv.run.train import Run
-from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences
-from tests.run.language_tiny import write_lines
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences, write_lines
 from tests.run.tiny import WORDS
 
 BEASTS = ["cat", "dog", "bird", "fish"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,15 @@ from qkv.model import Decoder
 from qkv.run.train import Run
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import Tokenizer, train_tokenizer
-from tests.run.common import DECODER, TRAINING, Runs, ids_of, with_differences
+from tests.run.common import (
+    DECODER,
+    TRAINING,
+    Runs,
+    ids_of,
+    with_differences,
+    write_lines,
+    write_records,
+)
 from tests.run.tiny import WORDS
 
 ANIMALS = ["cat", "dog", "bird", "fish", "猫"]
@@ -41,14 +48,8 @@ def questions(seed: int = 1) -> list[tuple[str, str]]:
     return found
 
 
-def write_lines(path: Path, lines: Sequence[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
-
-
-def write_records(path: Path, asked: Sequence[tuple[str, str]]) -> Path:
-    records = [{"instruction": question, "output": answer} for question, answer in asked]
-    return write_lines(path, [json.dumps(record) for record in records])
+def write_questions(path: Path, asked: Sequence[tuple[str, str]]) -> Path:
+    return write_records(path, *({"instruction": q, "output": answer} for q, answer in asked))
 
 
 def write_data(folder: Path) -> None:
@@ -57,9 +58,9 @@ def write_data(folder: Path) -> None:
         write_lines(folder / "text.txt", sentences(200))
     if not (folder / "records.jsonl").exists():
         asked = questions()
-        write_records(folder / "records.jsonl", asked[:80])
-        write_records(folder / "valid.jsonl", asked[80:90])
-        write_records(folder / "test.jsonl", asked[90:])
+        write_questions(folder / "records.jsonl", asked[:80])
+        write_questions(folder / "valid.jsonl", asked[80:90])
+        write_questions(folder / "test.jsonl", asked[90:])
 
 
 def values(folder: Path, task: str = "generate", **differences: Any) -> dict[str, Any]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tests.run import language_tiny
-from tests.run.common import TRAINING, Runs, with_differences
+from tests.run.common import TRAINING, Runs, with_differences, write_records
 
 START: dict[str, Any] = {"model_dropout": 0.0, "train_steps": 40, "train_valid_bleu": False}
 
 
 def write_preferences(path: Path, asked: list[tuple[str, str]]) -> None:
-    records = [{"prompt": q, "chosen": f"{word}!", "rejected": word} for q, word in asked]
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+    write_records(path, *({"prompt": q, "chosen": f"{w}!", "rejected": w} for q, w in asked))
 
 
 def values(folder: Path, **differences: Any) -> dict[str, Any]:
@@ -23,7 +21,7 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
     if not start.exists():
         spelt = [*language_tiny.questions()[:80], ("!", "!")]
         language_tiny.write_data(folder)
-        language_tiny.write_records(folder / "records.jsonl", spelt)
+        language_tiny.write_questions(folder / "records.jsonl", spelt)
         language_tiny.run(folder, "start", "instruct", **START)
         asked = language_tiny.questions()
         write_preferences(folder / "prefer.jsonl", asked[:60])

@@ -19,9 +19,8 @@ from qkv.model import Encoder as Model
 from qkv.tasks import Encoder
 from qkv.text import train_tokenizer
 from tests.run import classify_tiny
-from tests.run.common import differing, read_log, validations
+from tests.run.common import differing, read_log, validations, write_lines
 from tests.run.fill_tiny import LEARNS, RUNS, documents, job, learned, recipe, run
-from tests.run.language_tiny import write_lines
 
 
 def test_a_run_learns_its_language(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -31,8 +31,7 @@ from tests.run.classify_tiny import (
     write_data,
     write_rows,
 )
-from tests.run.common import everything
-from tests.run.language_tiny import write_lines
+from tests.run.common import everything, write_lines
 
 LABELS = ("animal", "metal", "plant")
 NEW = [text for text, _ in one_of_three(240, seed=9)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qkv.run.train import Run
-from tests.run.common import DECODER, TRAINING, Runs, with_differences
+from tests.run.common import DECODER, TRAINING, Runs, with_differences, write_lines
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
@@ -32,9 +32,7 @@ def write_pairs(path: Path, n: int = 200, seed: int = 1, shuffled: bool = False)
     targets = [spell(line) for line in lines]
     if shuffled:
         random.Random(seed).shuffle(targets)
-    text = "".join(f"{line}\t{target}\n" for line, target in zip(lines, targets, strict=True))
-    path.write_text(text, encoding="utf-8")
-    return path
+    return write_lines(path, map("\t".join, zip(lines, targets, strict=True)))
 
 
 def values(folder: Path, n: int = 200, **differences: Any) -> dict[str, Any]:

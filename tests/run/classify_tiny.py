@@ -86,8 +86,8 @@ def write_data(folder: Path, task: str) -> dict[str, str]:
     return data_files("examples", folder, pattern, write, train=240, valid=40, test=60)
 
 
-def values(folder: Path, task: str = "class", **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
+def values(folder: Path, task: str = "class") -> dict[str, Any]:
+    """A recipe as plain values."""
     found: dict[str, Any] = {
         "task": "classify",
         "data": write_data(folder, task),
@@ -95,7 +95,7 @@ def values(folder: Path, task: str = "class", **differences: Any) -> dict[str, A
         "model": {**ENCODER, "max_length": 32, "dropout": 0.1},
         "train": dict(TRAINING),
     }
-    return with_differences(found, {**SETTINGS[task], **differences})
+    return with_differences(found, SETTINGS[task])
 
 
 # Settings with which a model learns its task.

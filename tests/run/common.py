@@ -114,20 +114,26 @@ def data_files(
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of a task's tests. `values` gives a folder's recipe, and sees that its data is there."""
+    """Runs of a task's tests, of which each may have settings of its own, named section_key.
+
+    `values` gives a folder's recipe as plain values, and sees that its data is there.
+    """
 
     values: Callable[..., dict[str, Any]]
     name: str = "tiny"  # of the recipe, as a file
     learns: Mapping[str, Any] = field(default_factory=dict)  # with which the model learns its task
     trained: dict[tuple[Any, ...], Run] = field(default_factory=dict)
 
+    def settings(self, folder: Path, *which: Any, **differences: Any) -> dict[str, Any]:
+        return with_differences(self.values(folder, *which), differences)
+
     def recipe(self, folder: Path, *which: Any, **differences: Any) -> Recipe:
-        return recipe_from(self.values(folder, *which, **differences))
+        return recipe_from(self.settings(folder, *which, **differences))
 
     def write_recipe(self, folder: Path, *which: Any, **differences: Any) -> Path:
         """The data and the recipe as files, as a person would have them."""
         path = folder / f"{self.name}.toml"
-        path.write_text(to_toml(self.values(folder, *which, **differences)), encoding="utf-8")
+        path.write_text(to_toml(self.settings(folder, *which, **differences)), encoding="utf-8")
         return path
 
     def run(self, folder: Path, out: str = "run", *which: Any, **differences: Any) -> Run:
@@ -159,9 +165,9 @@ class Runs:
     def starting_from(self, start: Path, **model: Any) -> Runs:
         """Runs from a model that exists, whose sizes the recipe leaves out."""
 
-        def values(folder: Path, *which: Any, **differences: Any) -> dict[str, Any]:
-            settings = {"train_start_from": str(start), **differences}
-            return self.values(folder, *which, **settings) | {"model": model}
+        def values(folder: Path, *which: Any) -> dict[str, Any]:
+            settings = self.settings(folder, *which, train_start_from=str(start))
+            return settings | {"model": dict(model)}
 
         return Runs(values)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qkv.run.train import Run
-from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences, write_lines
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, write_lines
 from tests.run.tiny import WORDS
 
 BEASTS = ["cat", "dog", "bird", "fish"]
@@ -35,16 +35,16 @@ def write_data(folder: Path) -> dict[str, str]:
     return data_files("text", folder, "{}.txt", write, text=400, valid=80, test=40)
 
 
-def values(folder: Path, pairs: str = "none", **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
-    found: dict[str, Any] = {
+def values(folder: Path, pairs: str = "none") -> dict[str, Any]:
+    """A recipe as plain values."""
+    return {
         "task": "fill",
         "data": write_data(folder),
         "tokenizer": {"kind": "wordpiece", "vocab_size": 300},
         "model": {**ENCODER, "max_length": 32, "dropout": 0.1},
         "train": dict(TRAINING),
+        "mask": {"pairs": pairs},
     }
-    return with_differences(found, {"mask_pairs": pairs, **differences})
 
 
 # Settings with which the model learns its language.

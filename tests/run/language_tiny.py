@@ -20,7 +20,6 @@ from tests.run.common import (
     TRAINING,
     Runs,
     ids_of,
-    with_differences,
     write_lines,
     write_records,
 )
@@ -63,8 +62,8 @@ def write_data(folder: Path) -> None:
         write_questions(folder / "test.jsonl", asked[90:])
 
 
-def values(folder: Path, task: str = "generate", **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
+def values(folder: Path, task: str = "generate") -> dict[str, Any]:
+    """A recipe as plain values."""
     write_data(folder)
     data = {
         "generate": {"text": str(folder / "text.txt"), "documents": "line"},
@@ -73,14 +72,13 @@ def values(folder: Path, task: str = "generate", **differences: Any) -> dict[str
             "valid_records": str(folder / "valid.jsonl"),
         },
     }
-    found: dict[str, Any] = {
+    return {
         "task": task,
         "data": data[task],
         "tokenizer": {"kind": "char", "vocab_size": 300},
         "model": {"preset": "llama-tiny", **DECODER, "max_length": 64},
         "train": dict(TRAINING),
     }
-    return with_differences(found, differences)
 
 
 # Settings with which a model learns its task.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.run import language_tiny
-from tests.run.common import TRAINING, Runs, with_differences, write_records
+from tests.run.common import TRAINING, Runs, write_records
 
 START: dict[str, Any] = {"model_dropout": 0.0, "train_steps": 40, "train_valid_bleu": False}
 
@@ -15,7 +15,7 @@ def write_preferences(path: Path, asked: list[tuple[str, str]]) -> None:
     write_records(path, *({"prompt": q, "chosen": f"{w}!", "rejected": w} for q, w in asked))
 
 
-def values(folder: Path, **differences: Any) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """A recipe that starts from a model which was tuned to answer, and made if it is not there."""
     start = folder / "start"
     if not start.exists():
@@ -27,7 +27,7 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
         write_preferences(folder / "prefer.jsonl", asked[:60])
         write_preferences(folder / "prefer-valid.jsonl", asked[60:80])
         write_preferences(folder / "prefer-test.jsonl", asked[80:])
-    found: dict[str, Any] = {
+    return {
         "task": "prefer",
         "data": {
             "records": str(folder / "prefer.jsonl"),
@@ -35,7 +35,6 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
         },
         "train": {**TRAINING, "start_from": str(start), "batch_tokens": 600},
     }
-    return with_differences(found, differences)
 
 
 RUNS = Runs(values)

@@ -16,7 +16,7 @@ from qkv.tasks.tag import Tagger, Tags
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.text.tagging import Scheme, entities, label_set
 from qkv.text.words import join_words
-from tests.run.common import ENCODER, TRAINING, Runs, data_files, untaught, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, untaught
 from tests.text.labels import write_labels
 
 FIRST, LAST = ["anna", "bob", "carl", "王"], ["stone", "wood", "小明"]
@@ -80,16 +80,15 @@ def write_data(folder: Path, n_train: int = 120) -> dict[str, str]:
     return data_files("examples", folder, "{}.conll", write, seed=0, **sizes)
 
 
-def values(folder: Path, n_train: int = 120, **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
-    found: dict[str, Any] = {
+def values(folder: Path, n_train: int = 120) -> dict[str, Any]:
+    """A recipe as plain values."""
+    return {
         "task": "tag",
         "data": write_data(folder, n_train),
         "tokenizer": {"kind": "bpe", "vocab_size": 320},
         "model": {**ENCODER, "max_length": 64, "dropout": 0.1},
         "train": {**TRAINING, "batch_tokens": 400},
     }
-    return with_differences(found, differences)
 
 
 # Settings with which the model learns the task.

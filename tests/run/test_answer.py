@@ -24,7 +24,7 @@ from qkv.run.answer import NOTHING, trained_windows, window_labels
 from qkv.run.train import Run
 from qkv.tasks import Answerer
 from qkv.tasks.answer import Answers
-from tests.run.common import ENCODER, TRAINING, Runs, data_files, validations, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, validations
 from tests.tasks.test_answer import TEXTS, answerer
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -67,11 +67,11 @@ def write_questions(path: Path, n: int, seed: int, unanswerable: bool = False) -
     return path
 
 
-def values(folder: Path, unanswerable: bool = False, **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
+def values(folder: Path, unanswerable: bool = False) -> dict[str, Any]:
+    """A recipe as plain values."""
     write = partial(write_questions, unanswerable=unanswerable)
     sizes = {"train": 300, "valid": 30, "test": 30}
-    found: dict[str, Any] = {
+    return {
         "task": "answer",
         "data": data_files("examples", folder, "{}.json", write, **sizes),
         "tokenizer": {"kind": "char", "vocab_size": 300},
@@ -86,7 +86,6 @@ def values(folder: Path, unanswerable: bool = False, **differences: Any) -> dict
         },
         "train": {**TRAINING, "batch_tokens": 600, "lr": 0.003, "optimizer": "muon"},
     }
-    return with_differences(found, differences)
 
 
 # Settings with which the model learns the task.

@@ -18,7 +18,7 @@ from qkv.errors import UserError
 from qkv.evaluation import evaluate
 from qkv.tasks import Encoder
 from tests.run import fill_tiny
-from tests.run.common import ENCODER, TRAINING, Runs, validations, with_differences, write_lines
+from tests.run.common import ENCODER, TRAINING, Runs, validations, write_lines
 
 STARTS, ENDS = ("bri", "can", "gui", "jun"), ("dge", "tar", "gle", "mer", "sol")
 WORDS = ["".join(parts) for parts in product(STARTS, ENDS)]
@@ -37,10 +37,10 @@ def write_table(path: Path, pairs: Sequence[Sequence[str]]) -> str:
     return str(write_lines(path, map("\t".join, (names, *pairs))))
 
 
-def values(folder: Path, **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
+def values(folder: Path) -> dict[str, Any]:
+    """A recipe as plain values."""
     shared = [pair for both in product(FIRST, SECOND) for pair in paired(*both)]
-    found: dict[str, Any] = {
+    return {
         "task": "embed",
         "data": {
             "examples": write_table(folder / "pairs.tsv", shared),
@@ -50,7 +50,6 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
         "model": {**ENCODER, "d_model": 32, "d_ff": 64, "max_length": 24},
         "train": {**TRAINING, "batch_tokens": 300, "warmup": 4, "lr": 0.003},
     }
-    return with_differences(found, differences)
 
 
 RUNS = Runs(values)

@@ -25,7 +25,6 @@ from tests.run.common import (
     data_files,
     differing,
     validations,
-    with_differences,
 )
 
 SIDES = ("left", "right")
@@ -48,16 +47,15 @@ def write_halves(path: Path, n: int, seed: int = 1, **more: int) -> Path:
     return path
 
 
-def values(folder: Path, **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
+def values(folder: Path) -> dict[str, Any]:
+    """A recipe as plain values."""
     sizes = {"train": 100, "valid": 40, "test": 40}
-    found: dict[str, Any] = {
+    return {
         "task": "classify",
         "data": data_files("examples", folder, "{}.npz", write_halves, seed=0, **sizes),
         "model": {**ENCODER, "preset": "vit-tiny", "image_size": 4, "patch_size": 2},
         "train": {**TRAINING, "batch_tokens": 100, "warmup": 4},
     }
-    return with_differences(found, differences)
 
 
 RUNS = Runs(values)

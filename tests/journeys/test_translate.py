@@ -53,6 +53,9 @@ def test_draws_can_be_repeated(qkv: Command, model: Path) -> None:
 def test_a_forced_beginning(qkv: Command, model: Path) -> None:
     lines = qkv("translate", "--model", model, "--prefix", "nine", "3 1", "2").lines
     assert all(line.startswith("nine") for line in lines)
+    long = " ".join(["one"] * 40)
+    mistake = qkv("translate", "--model", model, "--prefix", long, "1").mistake
+    assert "leaves no room" in mistake
 
 
 def test_a_translation_keeps_to_its_line(

@@ -126,8 +126,3 @@ def test_python_trains_from_a_file_too_and_more_than_once(
 
     assert callable(cross_entropy)
     assert qkv.train(path, "once more", console=silence()).state.step == 2
-
-
-def test_bpe_dropout_needs_merges(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="bpe_dropout skips merges, but the tokenizer has none"):
-        run(tmp_path, data_bpe_dropout=0.1)

@@ -9,14 +9,9 @@ import pytest
 import qkv as package
 from tests.journeys.conftest import Command
 from tests.run.common import write_lines
-from tests.run.language_tiny import RUNS, learned, sentences
+from tests.run.language_tiny import RUNS, sentences
 
 GREEDY = ["--greedy", "--max-length", 20]
-
-
-@pytest.fixture(scope="module")
-def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return learned(tmp_path_factory).folder
 
 
 @pytest.fixture(scope="module")

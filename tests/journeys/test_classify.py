@@ -19,12 +19,6 @@ LABELS = ["animal", "plant", "metal"]
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model that tells animals, plants and metals apart."""
-    return learned(tmp_path_factory).folder
-
-
-@pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that gives any number of classes."""
     return learned(tmp_path_factory, "classes").folder

@@ -14,7 +14,7 @@ from qkv.tasks import LanguageModel
 from qkv.tasks.few_shot import FewShot
 from tests.journeys.conftest import Command
 from tests.run.common import write_lines, write_records
-from tests.run.language_tiny import ANIMALS, learned, questions, sentences, write_questions
+from tests.run.language_tiny import ANIMALS, questions, sentences, write_questions
 from tests.run.tiny import sources, spell
 
 LINES = sources(30, seed=11, longest=6)
@@ -108,18 +108,6 @@ def test_mistakes_are_named(qkv: Command, model: Path, text: Path) -> None:
     assert f"There is no text in {text / 'empty'}" in qkv("evaluate", *empty).mistake
     assert "13a" in qkv(*given(text, model), "--tokenize", "13b").mistake
     assert "There is no file" in qkv("evaluate", "--target", "x", "--hypotheses", target).mistake
-
-
-@pytest.fixture(scope="module")
-def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a language model."""
-    return learned(tmp_path_factory).folder
-
-
-@pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a language model that answers."""
-    return learned(tmp_path_factory, "instruct").folder
 
 
 def test_choices_among_options_after_solved_examples(

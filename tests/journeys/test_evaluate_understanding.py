@@ -21,11 +21,6 @@ from tests.run.tiny import sources, spell
 from tests.tasks.understand_tiny import TOKENIZER, encoder
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return classify_tiny.learned(tmp_path_factory).folder
-
-
 @pytest.fixture
 def examples(tmp_path: Path) -> Path:
     """Of a task that the model has learnt, but some labels are wrong."""

@@ -12,15 +12,8 @@ import qkv as package
 from qkv.config import DecodeConfig
 from qkv.tasks import LanguageModel
 from tests.journeys.conftest import Command
-from tests.run.language_tiny import learned
 
 GREEDY = ["--greedy", "--max-length", 20]
-
-
-@pytest.fixture(scope="module")
-def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model of five nouns and one verb."""
-    return learned(tmp_path_factory).folder
 
 
 def greedy(folder: Path, *prompts: str, **settings: Any) -> list[str]:

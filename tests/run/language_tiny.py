@@ -15,14 +15,7 @@ from qkv.model import Decoder
 from qkv.run.train import Run
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import Tokenizer, train_tokenizer
-from tests.run.common import (
-    DECODER,
-    TRAINING,
-    Runs,
-    ids_of,
-    write_lines,
-    write_records,
-)
+from tests.run.common import DECODER, TRAINING, Runs, ids_of, write_lines, write_records
 from tests.run.tiny import WORDS
 
 ANIMALS = ["cat", "dog", "bird", "fish", "猫"]

@@ -68,13 +68,6 @@ def test_at_step_0_the_body_is_the_folder_s_and_the_head_is_fresh(tmp_path: Path
     assert made.result.tokenizer is made.tokenizers.source is made.tokenizers.target
 
 
-def test_a_folder_without_its_tokenizer_is_explained(tmp_path: Path) -> None:
-    start = base(tmp_path)
-    (start / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"There is no tokenizer .*base/tokenizer.json"):
-        started(tmp_path, start)
-
-
 @pytest.mark.parametrize(
     ("head", "section", "kept"),
     [

@@ -77,7 +77,6 @@ def write_rows(path: Path, rows: Sequence[Sequence[str]]) -> Path:
 
 
 def write_data(folder: Path, task: str) -> dict[str, str]:
-    """What the recipes below read, where it is not there yet."""
 
     def write(path: Path, n: int, seed: int) -> None:
         write_rows(path, TASKS[task](n, seed))
@@ -87,7 +86,6 @@ def write_data(folder: Path, task: str) -> dict[str, str]:
 
 
 def values(folder: Path, task: str = "class") -> dict[str, Any]:
-    """A recipe as plain values."""
     found: dict[str, Any] = {
         "task": "classify",
         "data": write_data(folder, task),
@@ -98,7 +96,6 @@ def values(folder: Path, task: str = "class") -> dict[str, Any]:
     return with_differences(found, SETTINGS[task])
 
 
-# Settings with which a model learns its task.
 LEARNS: dict[str, Any] = {
     "model_dropout": 0.0,
     "model_norm_position": "pre",

@@ -13,7 +13,6 @@ from tests.run.fill_tiny import LEARNS, write_data
 
 
 def values(folder: Path, kind: str = "spans") -> dict[str, Any]:
-    """A recipe as plain values."""
     return {
         "task": "denoise",
         "data": write_data(folder),

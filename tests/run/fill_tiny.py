@@ -27,7 +27,6 @@ def documents(n: int, seed: int = 1) -> list[str]:
 
 
 def write_data(folder: Path) -> dict[str, str]:
-    """What the recipes read, where it is not there yet."""
 
     def write(path: Path, n: int, seed: int) -> None:
         write_lines(path, documents(n, seed))
@@ -36,7 +35,6 @@ def write_data(folder: Path) -> dict[str, str]:
 
 
 def values(folder: Path, pairs: str = "none") -> dict[str, Any]:
-    """A recipe as plain values."""
     return {
         "task": "fill",
         "data": write_data(folder),
@@ -47,7 +45,6 @@ def values(folder: Path, pairs: str = "none") -> dict[str, Any]:
     }
 
 
-# Settings with which the model learns its language.
 LEARNS: dict[str, Any] = {
     "model_d_model": 32,
     "model_d_ff": 64,

@@ -45,7 +45,6 @@ def write_questions(path: Path, asked: Sequence[tuple[str, str]]) -> Path:
 
 
 def write_data(folder: Path) -> None:
-    """What the recipes below read, where it is not there yet."""
     if not (folder / "text.txt").exists():
         write_lines(folder / "text.txt", sentences(200))
     if not (folder / "records.jsonl").exists():
@@ -56,7 +55,6 @@ def write_data(folder: Path) -> None:
 
 
 def values(folder: Path, task: str = "generate") -> dict[str, Any]:
-    """A recipe as plain values."""
     write_data(folder)
     data = {
         "generate": {"text": str(folder / "text.txt"), "documents": "line"},
@@ -74,7 +72,6 @@ def values(folder: Path, task: str = "generate") -> dict[str, Any]:
     }
 
 
-# Settings with which a model learns its task.
 LEARNS: dict[str, Any] = {
     "model_d_model": 32,
     "model_d_ff": 64,

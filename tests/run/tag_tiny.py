@@ -71,7 +71,6 @@ def write_conll(path: Path, written: Sequence[Sentence]) -> Path:
 
 
 def write_data(folder: Path, n_train: int = 120) -> dict[str, str]:
-    """What the recipes below read, where it is not there yet."""
 
     def write(path: Path, n: int, seed: int) -> None:
         write_conll(path, sentences(n, seed))
@@ -81,7 +80,6 @@ def write_data(folder: Path, n_train: int = 120) -> dict[str, str]:
 
 
 def values(folder: Path, n_train: int = 120) -> dict[str, Any]:
-    """A recipe as plain values."""
     return {
         "task": "tag",
         "data": write_data(folder, n_train),
@@ -91,7 +89,6 @@ def values(folder: Path, n_train: int = 120) -> dict[str, Any]:
     }
 
 
-# Settings with which the model learns the task.
 LEARNS: dict[str, Any] = {
     "tokenizer_vocab_size": 400,
     "model_d_model": 32,

@@ -68,7 +68,6 @@ def write_questions(path: Path, n: int, seed: int, unanswerable: bool = False) -
 
 
 def values(folder: Path, unanswerable: bool = False) -> dict[str, Any]:
-    """A recipe as plain values."""
     write = partial(write_questions, unanswerable=unanswerable)
     sizes = {"train": 300, "valid": 30, "test": 30}
     return {
@@ -88,7 +87,6 @@ def values(folder: Path, unanswerable: bool = False) -> dict[str, Any]:
     }
 
 
-# Settings with which the model learns the task.
 LEARNS: dict[str, Any] = {
     "train_steps": 250,
     "train_warmup": 30,

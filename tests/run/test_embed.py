@@ -38,7 +38,6 @@ def write_table(path: Path, pairs: Sequence[Sequence[str]]) -> str:
 
 
 def values(folder: Path) -> dict[str, Any]:
-    """A recipe as plain values."""
     shared = [pair for both in product(FIRST, SECOND) for pair in paired(*both)]
     return {
         "task": "embed",

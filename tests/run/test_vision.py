@@ -42,7 +42,6 @@ def write_halves(path: Path, n: int, seed: int = 1, **more: int) -> Path:
 
 
 def values(folder: Path) -> dict[str, Any]:
-    """A recipe as plain values."""
     sizes = {"train": 100, "valid": 40, "test": 40}
     return {
         "task": "classify",

@@ -36,7 +36,6 @@ def write_pairs(path: Path, n: int = 200, seed: int = 1, shuffled: bool = False)
 
 
 def values(folder: Path, n: int = 200) -> dict[str, Any]:
-    """A recipe as plain values."""
     if not (folder / "digits.tsv").exists():
         write_pairs(folder / "digits.tsv", n)
     return {

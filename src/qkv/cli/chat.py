@@ -69,7 +69,6 @@ def chat(
 
 
 def _answer_lines(begin: Callable[[], Conversation], as_json: bool) -> None:
-    """Answer standard input line by line."""
     talk = begin()
     for line in _lines():
         if line.strip() == LEAVE:

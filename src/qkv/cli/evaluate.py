@@ -149,7 +149,6 @@ def evaluate(
 
 
 def _score_file(given: dict[str, Any]) -> Evaluation:
-    """Compare a file of translations with references."""
     _check_used(given, ("hypotheses", "target", "tokenize", "output"), "a file is scored")
     from qkv.data import read_pairs
     from qkv.evaluation import Evaluation, translation_scores
@@ -161,7 +160,6 @@ def _score_file(given: dict[str, Any]) -> Evaluation:
 
 
 def _score_model(folder: str, device: str, dtype: str | None, given: dict[str, Any]) -> Evaluation:
-    """Evaluate a model by its task."""
     from qkv.config import TASKS
     from qkv.convert import open_model
     from qkv.convert.model_folder import load_config

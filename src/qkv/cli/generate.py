@@ -94,7 +94,6 @@ def check_seed(speaker: LanguageModel, folder: str, settings: dict[str, Any]) ->
 
 
 def _show(prompt: str, stream: Callable[[str, int], Iterator[str]], done: int) -> None:
-    """Print a text as it comes."""
     with named_by_options(done):
         pieces = stream(prompt, done)
         first = next(pieces, "")  # a prompt that cannot be continued is refused before it is shown

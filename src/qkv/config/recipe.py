@@ -187,7 +187,6 @@ def _model(task: str, name: Any, values: Mapping[str, Any]) -> ModelConfig:
 
 
 def _check_together(recipe: Recipe) -> None:
-    """Check settings of different sections against each other."""
     kind = recipe.classify.kind
     if recipe.teacher.models and kind != "class":
         raise UserError("[teacher]: models need classify.kind = 'class'.")

@@ -548,7 +548,6 @@ def _counted(items: Iterable[T], count: Callable[[T], int], advance: Advance | N
 
 
 def _names(label: object) -> tuple[str, ...]:
-    """An example's classes, one or many."""
     return label if isinstance(label, tuple) else (str(label),)
 
 

@@ -80,7 +80,6 @@ def _delete_torn(folder: Path) -> None:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether another process of this number is there."""
     if pid == os.getpid():
         return False
     if sys.platform == "win32":  # where a signal of 0 is no question

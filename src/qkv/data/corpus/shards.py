@@ -203,7 +203,6 @@ class _Writer:
         write_json(self.folder / JOURNAL, journal)
 
     def _append(self) -> None:
-        """Append what is held to the files."""
         for chunk in self.held:
             self.records += chunk.n_records
             for name, array in chunk.arrays.items():

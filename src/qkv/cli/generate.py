@@ -15,22 +15,8 @@ from qkv.errors import UserError
 if TYPE_CHECKING:
     from qkv.tasks import Completion, LanguageModel
 
-# Options that `generate` and `chat` share
-DRAWN = (
-    "max_length",
-    "min_length",
-    "stop",
-    "repetition_penalty",
-    "no_repeat",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-)
 
-
-@options.with_decoding("beams", "n_best", *DRAWN)
+@options.with_decoding("beams", "n_best", "stop", "repetition_penalty", *options.WRITES)
 def answering(
     *,
     model: options.Model,

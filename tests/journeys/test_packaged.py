@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,7 +14,6 @@ from tests.journeys.conftest import Command
 
 FOLDER = packaged()["zh-en"]
 ENCODER_FOLDER = packaged()["mini-bert"]
-LARGEST = 12_000_000  # bytes that the model may add to an installation
 
 
 def test_it_translates_without_a_model_being_named(qkv: Command) -> None:
@@ -33,12 +31,6 @@ def test_a_folder_of_the_same_name_is_not_taken_by_default(
     assert "zh-en" in qkv("translate", "--model", "zh-en", "我爱你。").mistake
 
 
-def test_its_size_fits_into_a_wheel() -> None:
-    assert folder_size(FOLDER) <= LARGEST
-    stored = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))
-    assert stored["task"] == "translate"
-
-
 def test_the_wheel_takes_all_of_its_files() -> None:
     root = Path(__file__).parents[2]
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
@@ -48,9 +40,19 @@ def test_the_wheel_takes_all_of_its_files() -> None:
         assert any(fnmatch(name, pattern) for pattern in patterns), name
 
 
-def test_its_card_names_data_licences_and_scores() -> None:
-    card = (FOLDER / "README.md").read_text(encoding="utf-8")
-    for word in ("Tatoeba", "CC-BY 2.0 FR", "3AM", "MIT", "BLEU", "recipes/zh_en.toml"):
+@pytest.mark.parametrize(
+    ("folder", "most", "words"),
+    [
+        (FOLDER, 12_000_000, ("BLEU", "recipes/zh_en.toml")),
+        (ENCODER_FOLDER, 6_000_000, ("restored", "recipes/mini_bert.toml")),
+    ],
+)
+def test_models_are_small_and_their_cards_name_data_licences_and_scores(
+    folder: Path, most: int, words: tuple[str, ...]
+) -> None:
+    assert folder_size(folder) <= most
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for word in ("Tatoeba", "CC-BY 2.0 FR", "3AM", "MIT", *words):
         assert word in card
 
 
@@ -62,10 +64,6 @@ def test_the_packaged_encoder_fills_gaps_without_a_model_being_named(qkv: Comman
     assert answer.lines == ["I want to have a cup of coffee.", "我昨天买了一本书。"]
 
 
-def test_the_packaged_encoder_is_loaded_by_its_name_and_small() -> None:
+def test_the_packaged_encoder_is_loaded_by_its_name() -> None:
     encoder = package.load("mini-bert", device="cpu")
     assert encoder.fill("I want to <mask> a cup of coffee.").masks[0][0].text == "have"
-    assert folder_size(ENCODER_FOLDER) <= 6_000_000
-    card = (ENCODER_FOLDER / "README.md").read_text(encoding="utf-8")
-    for word in ("Tatoeba", "CC-BY 2.0 FR", "3AM", "MIT", "restored", "recipes/mini_bert.toml"):
-        assert word in card

@@ -52,11 +52,7 @@ def test_scores_count_the_predicted_tokens_and_their_bytes(
     documents = ["the cat 我", "我 sees", "é is a dog"]
     path = write_lines(tmp_path / "valid.txt", documents)
     made = job(
-        tmp_path,
-        data_valid_text=str(path),
-        data_bos=bos,
-        data_across=across,
-        tokenizer_kind=kind,
+        tmp_path, data_valid_text=str(path), data_bos=bos, data_across=across, tokenizer_kind=kind
     )
     model, tokenizer = made.result, made.tokenizer
     rows = [[*model.encode(text), tokenizer.eos_id] for text in documents]

@@ -74,11 +74,7 @@ def answer(
 
 
 def _answer_file(
-    load: Callable[[], Answerer],
-    path: Path,
-    question: list[str] | None,
-    n_best: int,
-    as_json: bool,
+    load: Callable[[], Answerer], path: Path, question: list[str] | None, n_best: int, as_json: bool
 ) -> None:
     """Answer a whole file; `--json` is what SQuAD's own script scores: {id: answer}."""
     from qkv.data import read_squad

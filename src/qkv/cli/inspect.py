@@ -257,11 +257,7 @@ def _texts(source: Strings, names: Sequence[str]) -> list[str]:
 
 
 def _open(
-    question: Question,
-    name: str,
-    views: Sequence[str],
-    reading: _Reading,
-    others: Sequence[str],
+    question: Question, name: str, views: Sequence[str], reading: _Reading, others: Sequence[str]
 ) -> Question:
     """Load what the views need: logs, a model, a trace, a second model."""
     from qkv.inspect.answers.curves import read_logs, read_smoothings

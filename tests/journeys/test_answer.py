@@ -102,4 +102,3 @@ def test_what_is_asked_for_wrongly(
     assert mistake == f"{path} brings its own questions; leave 'who?' out."
     mistake = qkv(*words, "--input", path, "--json", "--n-best", 2).mistake
     assert mistake == "--json with --input gives one answer for each id; leave --n-best out."
-    assert "n_best is 0" in qkv(*words, "--text", TEXT, "--n-best", 0, "who?").mistake

@@ -76,13 +76,6 @@ def test_search_and_tokenizer_can_be_chosen(qkv: Command, model: Path, text: Pat
     assert "tok:char" in answer.out
 
 
-def test_chinese_references_are_cut_by_character(qkv: Command, tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("我爱你。\n我吃了一个苹果。\n")
-    answer = qkv("evaluate", "--hypotheses", tmp_path / "a", "--target", tmp_path / "a")
-    assert "tok:zh" in answer.lines[0]
-    assert answer.lines[0].startswith("BLEU 100.00")
-
-
 def test_sources_over_the_limit_are_cut(qkv: Command, model: Path, tmp_path: Path) -> None:
     (tmp_path / "a").write_text(" ".join("1" * 60) + "\n\n2\n")
     (tmp_path / "b").write_text("one\n\ntwo\n")

@@ -237,9 +237,13 @@ def validations(folder: Path) -> list[Mapping[str, Any]]:
     return [record for record in read_log(folder) if "valid_loss" in record]
 
 
+def parts(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
 def differing(model: torch.nn.Module, folder: Path) -> set[str]:
     """The names of the weights that are not those of a model folder."""
-    weights, own = read_tensors(folder / "model.safetensors"), dict(model.named_parameters())
+    weights, own = read_tensors(folder / "model.safetensors"), parts(model)
     same = {
         name
         for name in own.keys() & weights.keys()

@@ -16,7 +16,7 @@ from qkv.tasks.reading import save_encoder
 from qkv.text import MASK, Tokenizer, train_tokenizer
 from qkv.weights import read_tensors
 from tests.run.classify_tiny import job, one_of_three, recipe, write_rows
-from tests.run.common import ENCODER, ids_of
+from tests.run.common import ENCODER, ids_of, parts
 
 
 def vocabulary(folder: Path, mask: bool = True) -> Tokenizer:
@@ -43,10 +43,6 @@ def base(folder: Path, task: str = "fill", section: Any = None, **settings: Any)
 def started(folder: Path, start: Path, **differences: Any) -> Any:
     settings = {"train_start_from": str(start), "model_max_length": 64, **differences}
     return job(folder, **settings)
-
-
-def parts(model: Encoder) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def test_at_step_0_the_body_is_the_folder_s_and_the_head_is_fresh(tmp_path: Path) -> None:

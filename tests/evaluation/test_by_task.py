@@ -6,26 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 import qkv
-from qkv.config import DecodeConfig, preset
+from qkv.config import DecodeConfig
 from qkv.data import Labelled, LabelledImage, Question, Sentence
 from qkv.data.formats.squad import Answer
 from qkv.errors import UserError
 from qkv.evaluation import Score, bleu, exact_match
 from qkv.evaluation.classification import ClassReport
 from qkv.evaluation.entities import EntityReport
-from qkv.model import Encoder as EncoderModel
-from qkv.tasks import Answerer, Encoder, ImageClassifier, Tagger
+from qkv.tasks import Answerer, Encoder, Tagger
 from qkv.tasks.answer import Answers
 from qkv.tasks.few_shot import FewShot
 from qkv.tasks.tag import Tags
-from qkv.tasks.vision import ImageClasses
 from qkv.text.chat import TEMPLATES
 from tests.run.common import write_lines, write_records
+from tests.tasks import test_vision
 from tests.tasks.test_texts import speaker, translator
 from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
 
@@ -117,16 +114,12 @@ def test_a_classifier(kind: Any, tmp_path: Path) -> None:
 
 
 def test_a_classifier_of_images() -> None:
-    config = preset("vit-tiny", head="sequence", n_labels=2)
-    torch.manual_seed(0)
-    mean = (0.5,) * config.n_channels
-    model = ImageClassifier(EncoderModel(config), ImageClasses(("a", "b"), mean, mean))
-    shape = config.n_channels, config.image_size, config.image_size
-    drawn = np.random.default_rng(0).integers(0, 255, (6, *shape), dtype=np.uint8)
-    examples = [LabelledImage(pixels, "ab"[n % 2]) for n, pixels in enumerate(drawn)]
-    found = qkv.evaluate(model, examples)
-    right = [output.label == "ab"[n % 2] for n, output in enumerate(model.classify(drawn))]
-    assert found.scores[0] == Score("accuracy", 100 * sum(right) / 6)
+    model, drawn = test_vision.classifier(), test_vision.images(6)
+    labels = test_vision.LABELS[:2] * 3
+    found = qkv.evaluate(model, list(map(LabelledImage, drawn, labels)))
+    outputs = model.classify(drawn)
+    right = [output.label == label for output, label in zip(outputs, labels, strict=True)]
+    assert found.scores[0] == Score("accuracy", pytest.approx(100 * sum(right) / 6))
     assert found.report is not None and found.calibration is not None
 
 

@@ -65,7 +65,6 @@ def _train(recipe: Recipe, folder: Path) -> None:
 
 
 def _show(run: Run) -> None:
-    """Print scores on held-out combinations, and some translations of them."""
     exact = next(score for score in run.scores["test"] if score.name == "exact match")
     print(f"\nHeld-out combinations, never seen in training: {exact.value:.1f} % exact match")
     for score in run.scores["test"][:2]:

@@ -188,7 +188,6 @@ def _model(task: str, name: Any, values: Mapping[str, Any]) -> ModelConfig:
 
 
 def _check_together(recipe: Recipe) -> None:
-    """Check settings of different sections against each other."""
     kind = recipe.classify.kind
     if recipe.teacher.models and kind != "class":
         raise UserError("[teacher]: models need classify.kind = 'class'.")
@@ -225,15 +224,13 @@ def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
 
 def to_toml(values: Mapping[str, Any]) -> str:
     """Write plain values as TOML: top-level values first, then a section for each mapping."""
-    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not _is_map(value)]
-    for name, section in values.items():
-        if _is_map(section):
-            lines += ["", f"[{name}]", *(f"{key} = {_toml(v)}" for key, v in section.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _is_map(value: object) -> bool:
-    return isinstance(value, Mapping)
+    lines, tables = list[str](), list[str]()
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            tables += ["", f"[{name}]", *(f"{key} = {_toml(v)}" for key, v in value.items())]
+        else:
+            lines.append(f"{name} = {_toml(value)}")
+    return "\n".join(lines + tables) + "\n"
 
 
 def _toml(value: Any) -> str:

@@ -100,14 +100,12 @@ class Evaluation:
     def against(self, other: Evaluation, name: str) -> Evaluation:
         """Add by how much each score differs from that of another evaluation."""
         values = {score.name: score.value for score in other.scores}
-        differences = [
-            Score(
-                f"{score.name} against {name}", score.value - values[score.name], "", score.digits
-            )
-            for score in self.scores
-            if score.name in values
-        ]
-        return replace(self, scores=[*self.scores, *differences])
+        scores = list(self.scores)
+        for score in self.scores:
+            if score.name in values:
+                value = score.value - values[score.name]
+                scores.append(Score(f"{score.name} against {name}", value, "", score.digits))
+        return replace(self, scores=scores)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: each score by its name, and what else there is but the outputs."""
@@ -245,12 +243,8 @@ def _language(
         return _preferences(model, items, progress)
     if not _all(items, str):
         return _replies(model, items, progress)
-    advance = _advance(progress, len(items))
-    outputs = []
-    for text in items:
-        outputs.append(model.score(text))
-        if advance:
-            advance(1)
+    texts = _counted(items, lambda text: 1, _advance(progress, len(items)))
+    outputs = [model.score(text) for text in texts]
     scores = language_scores(
         -sum(text.log_probability for text in outputs),
         sum(text.n_tokens for text in outputs),
@@ -320,14 +314,13 @@ def evaluate_choices(
     right = [few_shot.right(*record) for record in located]
     options = [few_shot.continuations(*record) for record in located]
     prompts = few_shot.prompts(records, _records(pool), shots, seed)
+    starts = range(0, len(records), RECORDS_AT_A_TIME)
+    parts = [slice(start, start + RECORDS_AT_A_TIME) for start in starts]
     advance = _advance(progress, len(records))
     chosen: list[int] = []
-    for start in range(0, len(records), RECORDS_AT_A_TIME):
-        part = slice(start, start + RECORDS_AT_A_TIME)
+    for part in _counted(parts, lambda part: len(records[part]), advance):
         choices = model.choose(prompts[part], options[part], normalize)
         chosen += [choice.index for choice in choices]
-        if advance:
-            advance(len(choices))
     answers = [
         few_shot.possible(*record)[index] for record, index in zip(located, chosen, strict=True)
     ]
@@ -581,7 +574,6 @@ def _counted(items: Iterable[T], count: Callable[[T], int], advance: Advance | N
 
 
 def _names(label: object) -> tuple[str, ...]:
-    """An example's classes, one or many."""
     return label if isinstance(label, tuple) else (str(label),)
 
 

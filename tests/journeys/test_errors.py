@@ -73,9 +73,10 @@ def test_a_run_folder_without_a_name_is_refused(
     recipe = write_recipe(tmp_path)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    answer = qkv("train", recipe, "--out", "")
-    assert answer.code == 2
-    assert "the name is empty; write one, or leave the option out" in answer.err
+    for command in (["train", recipe], ["demo"]):
+        answer = qkv(*command, "--out", "")
+        assert answer.code == 2
+        assert "the name is empty; write one, or leave the option out" in answer.err
     assert not list(Path().iterdir())
 
 

@@ -22,7 +22,9 @@ WORKERS = 2  # processes: in so small a model a second thread finds little to do
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
+    out: Annotated[
+        Path, typer.Option(metavar="<path>", parser=options.named_folder, help="Run folder.")
+    ] = Path("runs/demo"),
     set_: options.Changes = None,
 ) -> None:
     """Train a Chinese-to-English translator here and try it.

@@ -69,7 +69,7 @@ Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are t
 RecipeFile = Annotated[Path, typer.Argument(help="Recipe in TOML; see recipes/ and docs/train.md.")]
 
 
-def _named_folder(name: str) -> Path:
+def named_folder(name: str) -> Path:
     """Refuse the empty name, of an unset variable perhaps, which Path takes for this folder."""
     if not name:
         raise typer.BadParameter("the name is empty; write one, or leave the option out.")
@@ -80,7 +80,7 @@ Out = Annotated[
     Path | None,
     typer.Option(
         metavar="<path>",
-        parser=_named_folder,
+        parser=named_folder,
         help="Run folder [default: runs/ and the recipe's name].",
     ),
 ]

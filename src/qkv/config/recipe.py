@@ -129,7 +129,7 @@ def _checked(values: Mapping[str, Any]) -> Recipe:
 
 def _current(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Bring a recipe of an earlier version up to date, and drop its format number."""
-    current = {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
+    current: dict[str, Any] = _plain(values)
     number = current.pop("format", None)
     if number is not None and (not isinstance(number, int) or number > FORMAT):
         raise UserError(
@@ -158,6 +158,15 @@ def _current(values: Mapping[str, Any], where: str) -> dict[str, Any]:
                 if (section, key) not in REMOVED and spec.reads(section, key)
             }
     return current
+
+
+def _plain(values: Any) -> Any:
+    """Copy values as TOML has them: names and paths as text."""
+    if isinstance(values, Mapping):
+        return {str(name): _plain(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [*map(_plain, values)]
+    return str(values) if isinstance(values, Path) else values
 
 
 def _unread(task: str, section: str, key: str) -> str:

@@ -245,7 +245,7 @@ def draw_panel(
     if name:
         axes.set_title(name, fontsize=8, pad=3)
     image = np.ma.masked_array(values, shut)
-    return axes.imshow(image, aspect="auto", interpolation="nearest", **scale)
+    return axes.imshow(image, aspect="auto", **scale)
 
 
 def _label_outside(grid: Any, count: int, rows: list[str], columns: list[str], cell: float) -> None:

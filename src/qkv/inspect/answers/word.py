@@ -69,7 +69,7 @@ class WordInContext(Answer):
         for number, (a, b) in enumerate(self.pairs[:MAX_LINES]):
             style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "markevery": every}
             style["marker"] = MARKERS[number % len(MARKERS)]
-            label = f"{clipped(self.texts[a], 24)} – {clipped(self.texts[b], 24)}"
+            label = f"{clipped(self.texts[a], 40)} – {clipped(self.texts[b], 40)}"
             axes.plot(self.cosine[:, a, b].tolist(), label=label, **style)
         axes.set_xticks(
             range(0, len(self.layers), every),

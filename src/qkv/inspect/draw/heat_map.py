@@ -241,7 +241,8 @@ def draw_panel(
     axes.grid(False)
     axes.spines[:].set_visible(False)
     # Masked cells are not drawn, so that the hatched background shows through.
-    axes.patch.set(facecolor=MASK, edgecolor=HATCH, hatch="/////", linewidth=0)
+    if np.any(shut):
+        axes.patch.set(facecolor=MASK, edgecolor=HATCH, hatch="/////", linewidth=0)
     if name:
         axes.set_title(name, fontsize=8, pad=3)
     image = np.ma.masked_array(values, shut)

@@ -30,6 +30,7 @@ from qkv.inspect.draw import (
     decimal,
     localized,
     new_figure,
+    piece,
     visible,
 )
 from qkv.inspect.draw.language import localized_formula
@@ -109,19 +110,14 @@ class Hand(Answer):
         head = ("key j", "q·k_j", "÷ √d_k", "M", "score", "softmax")
         return Table([localized(name) for name in head], [row.cells() for row in self.keys])
 
-    def parts(self) -> list[Table]:
-        """The formulas up to the products, the keys, and the other formulas."""
-        head = [localized(name) for name in ("step", "formula", "with this text's numbers")]
+    def html(self) -> Markup:
+        """Return the formulas with their numbers below, and the table of keys between them."""
         rows = [
             (localized(line.name), localized_formula(line.formula), line.numbers)
             for line in self.lines
         ]
-        first = Table(head, rows[: self.before_keys], self.title)
-        return [first, self.key_table, Table(head, rows[self.before_keys :])]
-
-    def html(self) -> Markup:
-        """Return the tables."""
-        return Markup().join(part.html() for part in self.parts())
+        before = piece("formulas", self.title, rows[: self.before_keys])
+        return before + self.key_table.html() + piece("formulas", "", rows[self.before_keys :])
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield each formula, and its numbers below."""

@@ -208,7 +208,10 @@ def test_the_gap_of_integrated_gradients_is_told_and_made_smaller():
     trace = make_trace("decoder")
     rough, refined = trace.attribution(steps=1), trace.attribution(method="integrated")
     assert rough.gap > 0.05 >= refined.gap
-    assert "Not converged" in rough.warning and not refined.warning
+    for found, said in ((rough, "Not converged: scores miss"), (refined, "Scores add up to")):
+        assert said in str(found) and said in found._repr_html_()
+        assert said in found.draw().get_supxlabel()
+    assert "add up" not in str(trace.attribution(method="removal"))
 
 
 def test_where_removal_takes_too_long_it_is_gradients(monkeypatch):

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from markupsafe import Markup
+from rich.console import RenderableType
+from rich.text import Text
 from torch import Tensor
 
 from qkv.data import IGNORE
@@ -29,10 +32,12 @@ from qkv.inspect.draw import (
     clipping_note,
     localized,
     new_figure,
+    piece,
     robust_limit,
     visible,
 )
 from qkv.inspect.draw.heat_map import draw_panel, turn_labels
+from qkv.inspect.draw.labels import wrapped
 from qkv.inspect.trace.edit import Edit
 from qkv.inspect.trace.outputs import by_position, label_name, row_labels
 from qkv.inspect.trace.probe import Ask, Probe, run
@@ -72,12 +77,28 @@ class Attribution(MapAnswer):
     as a share of that change (of 1, where it is smaller)."""
 
     @property
-    def warning(self) -> str:
-        """A sentence where the scores do not add up; else nothing."""
-        if self.gap is None or self.gap <= SMALL_GAP:
+    def converged(self) -> str:
+        """A sentence about the gap, which says so where the scores do not add up."""
+        if self.gap is None:
             return ""
-        warning = "Not converged: scores miss the change by up to {percent:.0f} %."
-        return localized(warning, percent=100 * self.gap)
+        said = "Scores add up to the change within {percent:.1f} %."
+        if self.gap > SMALL_GAP:
+            said = (
+                "Not converged: scores miss the change by up to {percent:.0f} %, so do not read "
+                "them as shares of it; removal is exact."
+            )
+        return localized(said, percent=100 * self.gap)
+
+    def text(self, width: int) -> Iterator[RenderableType]:
+        """Yield the maps, and how well integrated gradients add up."""
+        yield from super().text(width)
+        if self.converged:
+            yield Text(wrapped(self.converged, width))
+
+    def html(self) -> Markup:
+        """Return the maps, and how well integrated gradients add up."""
+        note = piece("note", self.converged) if self.converged else Markup()
+        return super().html() + note
 
     def visible_to(self, side: str) -> Tensor:
         """Which tokens each output can see, (outputs, tokens): of its own side no later ones."""
@@ -135,7 +156,7 @@ class Attribution(MapAnswer):
         beyond = clipping_note(every_score, limit)
         hatched = "Hatched: a later token, which the output cannot see."
         hatched = localized(hatched) if "target" in self.tokens else ""
-        caption(figure, title, hatched, left_out, self.warning, beyond)
+        caption(figure, title, hatched, left_out, self.converged, beyond)
         return figure
 
 
@@ -380,10 +401,7 @@ def _answer(question: Question) -> Attribution:
         remark = "attribution: of the last {shown} of {count:,} outputs"
         question.remark(localized(remark, shown=most, count=count))
     positions = range(count - most, count) if count > most else None
-    found = trace.attribution(positions, method=method)
-    if found.warning:
-        question.remark(localized("attribution: {warning}", warning=found.warning))
-    return found
+    return trace.attribution(positions, method=method)
 
 
 def _lack(question: Question) -> str | None:

@@ -110,6 +110,8 @@ class SideBySide(Answer):
 
     def _draw_moved(self, axes: Axes) -> None:
         """Draw the cosine between both models' residual streams after each sublayer."""
+        from matplotlib.ticker import MaxNLocator
+
         sublayers = dict.fromkeys(key.rpartition(".")[0].split(".", 2)[2] for key, *_ in self.moved)
         for sublayer, colour, marker in zip(sublayers, COLOURS, MARKERS, strict=False):
             points = [
@@ -125,7 +127,7 @@ class SideBySide(Answer):
                 axes.plot(x, y, style, color=colour, marker=marker, label=name)
         axes.set_title(localized("How far each quantity has moved"), loc="left")
         axes.set(xlabel=localized("layer"), ylabel=localized("cosine"))
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend()
 
 

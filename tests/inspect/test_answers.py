@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from qkv.errors import UserError
 from qkv.inspect import Inputs, Trace, patching_map
+from qkv.tasks import load
 from tests.inspect.conftest import INPUTS, make_trace, side
 
 
@@ -208,12 +209,27 @@ def test_the_gap_of_integrated_gradients_is_told_and_made_smaller():
     trace = make_trace("decoder")
     rough, refined = trace.attribution(steps=1), trace.attribution(method="integrated")
     assert rough.gap > 0.05 >= refined.gap
-    assert "Not converged" in rough.warning and not refined.warning
+    for found, said in ((rough, "Not converged: scores miss"), (refined, "Scores add up to")):
+        assert said in str(found) and said in found._repr_html_()
+        assert said in found.draw().get_supxlabel()
+    assert "add up" not in str(trace.attribution(method="removal"))
 
 
 def test_where_removal_takes_too_long_it_is_gradients(monkeypatch):
     monkeypatch.setattr("qkv.inspect.answers.attribution.MAX_WORK", 1)
-    assert make_trace("decoder").attribution(positions=1).method == "integrated"
+    trace = make_trace("decoder")
+    assert trace.attribution(positions=1).method == "integrated"
+    assert trace.attribution(positions=1).gap == trace.attribution(positions=1, steps=32).gap
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_weights_in_eight_bits_count_as_much_as_floats(dtype, monkeypatch):
+    trace = load("zh-en", dtype=dtype).trace("我爱你", "I")
+    n_tokens = len(trace.tokens("source")) + len(trace.tokens("target"))
+    for n_weights, method in ((10**6, "integrated"), (10**8, "removal")):
+        work = n_weights * n_tokens**2
+        monkeypatch.setattr("qkv.inspect.answers.attribution.MAX_WORK", work)
+        assert trace.attribution(positions=0).method == method
 
 
 @pytest.mark.parametrize("method", ["removal", "integrated", "gradient"])

@@ -67,7 +67,7 @@ def test_each_quantity_has_a_panel_and_each_run_a_curve() -> None:
     figure = Curves({"one": records(20), "two": records(10, 2.0)}).draw()
     panels = [axes for axes in figure.axes if axes.get_visible()]
     names = [axes.get_ylabel() for axes in panels]
-    assert names == ["loss (nats)", "learning rate", "tokens per second", "bleu"]
+    assert names == ["loss (nats)", "learning rate", "tokens per second", "BLEU"]
     assert all(axes.get_xlabel() == "step" for axes in panels)
     loss, *_, bleu = panels
     training, held_out, second, second_held_out = loss.lines

@@ -187,15 +187,24 @@ def test_neurons_promote_the_words_of_their_output_row() -> None:
     hidden = true["decoder.1.feed_forward.hidden"][0]
     matrix = trace.model.decoder.blocks[1].feed_forward.outer.weight.detach().double()
     table = trace.model.output.projection.weight * trace.model.decoder.norm.weight
-    strongest = (hidden.abs() * matrix.norm(dim=0)).amax(dim=0).argmax()
-    first = found.neurons[0]
-    assert first.number == int(strongest)
+    effects = hidden.abs() * matrix.norm(dim=0)
+    first = found.neurons[0]  # of the first token, the one that adds most to it
+    assert first.number == int(effects[0].argmax()) and first.token == trace.tokens("target")[0]
     assert_close(found.activations[:, 0], hidden[:, first.number])
     moved = table.detach().double() @ matrix[:, first.number] * first.activation
     (name, value), *_ = first.words
     assert name == f"#{int(moved.argmax())}" and value == pytest.approx(
         float(moved.max()), rel=1e-3
     )
+
+
+def test_a_token_with_huge_activations_does_not_hide_the_neurons_of_the_others() -> None:
+    trace = make_trace("decoder")
+    key, tokens = "decoder.1.feed_forward.hidden", trace.tokens("target")
+    huge = trace.change(key, lambda hidden: hidden * 1000, positions=[0])
+    assert {x.token for x in neurons(huge, 1).neurons} == {*tokens}
+    places = [tokens.index(x.token) for x in neurons(huge, 1).neurons]
+    assert places == sorted(places)
 
 
 def test_neurons_pass_a_last_norm_that_multiplies_with_one_plus_its_weight() -> None:
@@ -369,3 +378,17 @@ def test_questions_about_all_layers_need_one_pass(question: str) -> None:
         word_in_context(trace, trace.tokens("target")[0])
     hook.remove()
     assert len(passes) == (2 if question == "contributions" else 1)  # the logits by themselves
+
+
+def test_each_formula_by_hand_bears_the_symbols_of_its_own_sublayer() -> None:
+    found = hand(make_trace("encoder-decoder"), "decoder.self_attention", 0, 0, 1)
+    said = [(line.name, line.formula) for line in found.lines]
+    assert ("what comes in", "H") in said and ("after cross-attention", "H⁗") in said
+    adds = [formula for name, formula in said if name == "residual connection"]
+    assert adds == ["H + H′", "H⁗ + H⁗′"]
+    means = [formula for name, formula in said if name == "mean"]
+    assert [formula.partition(",")[0] for formula in means] == ["x = H + H′", "x = H⁗ + H⁗′"]
+    assert [formula for name, formula in said if name == "LayerNorm"] == [
+        "H″ = γ·x̂ + β",
+        "H⁽ˡ⁾ = γ·x̂ + β",
+    ]

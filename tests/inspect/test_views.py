@@ -355,3 +355,21 @@ def test_two_translators_are_compared_by_what_they_predict() -> None:
     found = compare_readings(trace, trace.silence("decoder.0"), ("whole", "without"))
     assert found.readings[0].tokens == tuple(trace.tokens("target"))
     assert all(reading.predictions for reading in found.readings)
+
+
+def test_of_models_alike_a_figure_shows_how_far_each_layer_has_moved() -> None:
+    before, after = make_trace("encoder-decoder"), make_trace("encoder-decoder")
+    with torch.no_grad():
+        after.model.decoder.blocks[1].feed_forward.outer.weight.mul_(3)
+    found = compare_readings(before, after, ("before", "after"))
+    figure = found.draw()
+    draw_strictly(figure)
+    (moved,) = [axes for axes in figure.axes if axes.lines]
+    lines = {line.get_label(): line.get_ydata() for line in moved.lines}
+    assert [len(line) for line in lines.values()] == [2, 3, 2, 3, 3]
+    assert lines["encoder: feed-forward"] == pytest.approx([1, 1])
+    first, changed, last = lines["decoder: feed-forward"]
+    assert first == pytest.approx(1) and changed < 0.999 and last < 0.999
+    other = make_trace("decoder")
+    plain = compare_readings(before, other, ("one", "two")).draw()
+    assert not any(axes.lines for axes in plain.axes)

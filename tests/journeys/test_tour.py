@@ -1,9 +1,12 @@
 """The guided tour: its notebooks run, and both languages have the same code."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
+
+from qkv_labs.catalogue import NAMES
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
@@ -50,8 +53,24 @@ def test_pictures_are_in_the_language_of_their_page():
     for page, word in (("tour.md", "attention weight"), ("tour.zh.md", "注意力权重")):
         pictures = [cell.picture for cell in tour.read_page(page) if cell.picture]
         drawn = [(DOCS / picture).read_text(encoding="utf-8") for picture in pictures]
-        assert len(drawn) == 4
-        assert sum(word in picture for picture in drawn) == 2
+        assert len(drawn) == 5
+        assert sum(word in picture for picture in drawn) == 3
+
+
+def test_every_picture_is_there_and_both_pages_have_the_same_ones():
+    shown = {}
+    for page in ("tour.md", "tour.zh.md"):
+        text = (DOCS / page).read_text(encoding="utf-8")
+        shown[page] = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+        assert all((DOCS / picture).is_file() for picture in shown[page])
+    english = [re.sub(r"\.zh(?=\.)|/zh(?=/)", "", picture) for picture in shown["tour.zh.md"]]
+    assert english == shown["tour.md"] and len(english) >= 25
+
+
+def test_every_lab_has_its_place_in_the_tour():
+    for page in ("tour.md", "tour.zh.md"):
+        named = re.findall(r"qkv lab\s+(\w+)", (DOCS / page).read_text(encoding="utf-8"))
+        assert {*named} == {*NAMES}
 
 
 @pytest.mark.slow

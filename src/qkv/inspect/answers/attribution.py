@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from markupsafe import Markup
+from rich.console import RenderableType
+from rich.text import Text
 from torch import Tensor
 
 from qkv.data import IGNORE
@@ -29,13 +32,16 @@ from qkv.inspect.draw import (
     clipping_note,
     localized,
     new_figure,
+    piece,
     robust_limit,
     visible,
 )
 from qkv.inspect.draw.heat_map import draw_panel, turn_labels
+from qkv.inspect.draw.labels import wrapped
 from qkv.inspect.trace.edit import Edit
 from qkv.inspect.trace.outputs import by_position, label_name, row_labels
 from qkv.inspect.trace.probe import Ask, Probe, run
+from qkv.model.quantized import QuantizedLinear
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +61,7 @@ MAX_TOKENS_IN_PASS = 2048  # of a pass that keeps what gradients need
 STEPS, MAX_STEPS = 32, 256  # points on the way, doubled until the gap is small enough
 SMALL_GAP = 0.05  # of the change that scores should add up to
 MAX_OUTPUTS = 32  # explained by the view; each costs STEPS backward passes,
-MAX_WORK = 2 * 10**12  # and tokens × weights of all passes may not be more
+MAX_WORK = 6 * 10**12  # and tokens × weights of all passes may not be more
 
 
 @dataclass(frozen=True)
@@ -72,12 +78,28 @@ class Attribution(MapAnswer):
     as a share of that change (of 1, where it is smaller)."""
 
     @property
-    def warning(self) -> str:
-        """A sentence where the scores do not add up; else nothing."""
-        if self.gap is None or self.gap <= SMALL_GAP:
+    def converged(self) -> str:
+        """A sentence about the gap, which says so where the scores do not add up."""
+        if self.gap is None:
             return ""
-        warning = "Not converged: scores miss the change by up to {percent:.0f} %."
-        return localized(warning, percent=100 * self.gap)
+        said = "Scores add up to the change within {percent:.1f} %."
+        if self.gap > SMALL_GAP:
+            said = (
+                "Not converged: scores miss the change by up to {percent:.0f} %, so do not read "
+                "them as shares of it; removal is exact."
+            )
+        return localized(said, percent=100 * self.gap)
+
+    def text(self, width: int) -> Iterator[RenderableType]:
+        """Yield the maps, and how well integrated gradients add up."""
+        yield from super().text(width)
+        if self.converged:
+            yield Text(wrapped(self.converged, width))
+
+    def html(self) -> Markup:
+        """Return the maps, and how well integrated gradients add up."""
+        note = piece("note", self.converged) if self.converged else Markup()
+        return super().html() + note
 
     def visible_to(self, side: str) -> Tensor:
         """Which tokens each output can see, (outputs, tokens): of its own side no later ones."""
@@ -135,7 +157,7 @@ class Attribution(MapAnswer):
         beyond = clipping_note(every_score, limit)
         hatched = "Hatched: a later token, which the output cannot see."
         hatched = localized(hatched) if "target" in self.tokens else ""
-        caption(figure, title, hatched, left_out, self.warning, beyond)
+        caption(figure, title, hatched, left_out, self.converged, beyond)
         return figure
 
 
@@ -192,8 +214,14 @@ def _sides(trace: Trace) -> list[str]:
 def _affordable(trace: Trace, tokens: Tokens) -> Method:
     """Removal, unless a pass for each token is too much."""
     n_tokens = sum(map(len, tokens.values()))
-    n_weights = sum(weight.numel() for weight in trace.model.parameters())
-    return "removal" if n_tokens**2 * n_weights <= MAX_WORK else "integrated"
+    return "removal" if n_tokens**2 * _n_weights(trace) <= MAX_WORK else "integrated"
+
+
+def _n_weights(trace: Trace) -> int:
+    """Number of weights that a token is multiplied with, quantised ones too."""
+    quantized = [x for x in trace.model.modules() if isinstance(x, QuantizedLinear)]
+    stored = sum(layer.in_features * layer.out_features for layer in quantized)
+    return stored + sum(weight.numel() for weight in trace.model.parameters())
 
 
 def _removal(
@@ -254,21 +282,26 @@ def _integrated(
     ids: list[int],
     steps: int | None,
 ) -> tuple[Scores, float]:
-    """Integrated gradients, and their gap; without `steps`, with as many points as it needs."""
+    """Integrated gradients, and their gap.
+
+    Without `steps`, with as many points as it needs, unless that would take too long.
+    """
     with torch.no_grad():
         start, end = _log_odds_at(
             trace, row, _logits(trace, row, [0.0, 1.0], {}, {}).detach(), positions, ids
         )
     change = (end - start).cpu()
     count = steps or STEPS
+    # A point is a pass forwards, and for each output one of twice the work backwards.
+    work = sum(map(len, tokens.values())) * _n_weights(trace) * (1 + 2 * len(positions))
     while True:
         points = [(step + 0.5) / count for step in range(count)]
         total = _by_gradients(trace, row, tokens, positions, ids, points)
         sums = torch.stack([scores.sum(dim=1) for scores in total.values()]).sum(dim=0)
         gap = float(((sums - change).abs() / change.abs().clamp(min=1.0)).max())
-        if steps or gap <= SMALL_GAP or count >= MAX_STEPS:
-            return total, gap
         count *= 2
+        if steps or gap <= SMALL_GAP or count > MAX_STEPS or count * work > MAX_WORK:
+            return total, gap
 
 
 def _by_gradients(
@@ -370,20 +403,16 @@ def _answer(question: Question) -> Attribution:
     trace = the_trace(question)
     shape = trace.shape("logits")
     count = shape[1] if len(shape) == 3 and trace.inputs.output_kind != "span" else 1
-    n_weights = sum(x.numel() for x in trace.model.parameters())
     tokens = {side: tuple(names) for side, names in question.tokens.items()}
-    work = sum(map(len, tokens.values())) * n_weights
+    work = sum(map(len, tokens.values())) * _n_weights(trace)
     method, most = _affordable(trace, tokens), MAX_OUTPUTS
     if method == "integrated":
-        most = max(1, min(MAX_OUTPUTS, MAX_WORK // (STEPS * work)))
+        most = max(1, min(MAX_OUTPUTS, MAX_WORK // (3 * STEPS * work)))
     if count > most:
         remark = "attribution: of the last {shown} of {count:,} outputs"
         question.remark(localized(remark, shown=most, count=count))
     positions = range(count - most, count) if count > most else None
-    found = trace.attribution(positions, method=method)
-    if found.warning:
-        question.remark(localized("attribution: {warning}", warning=found.warning))
-    return found
+    return trace.attribution(positions, method=method)
 
 
 def _lack(question: Question) -> str | None:

@@ -13,6 +13,8 @@ from torch import Tensor
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import count_layers
 from qkv.inspect.draw import (
+    COLOURS,
+    MARKERS,
     Table,
     caption,
     clipped,
@@ -89,9 +91,15 @@ class SideBySide(Answer):
     def figure(self) -> Figure:
         """Draw what each token may see in either model, with the best prediction beside it."""
         most = max(len(reading.tokens) for reading in self.readings)
-        figure, panels = new_figure(
-            max(9.0, 0.62 * most + 5.0), max(3.2, 0.26 * most + 1.9), ncols=2
-        )
+        size = max(9.0, 0.62 * most + 5.0), max(3.2, 0.26 * most + 1.9)
+        if not self.moved:
+            figure, panels = new_figure(*size, ncols=2)
+        else:  # models alike: what has changed matters more than who sees whom
+            figure, grid = new_figure(size[0], size[1] + 2.6, nrows=2, ncols=2)
+            panels, below = grid[0], grid[1, 0].get_gridspec()[1, :]
+            grid[1, 0].remove()
+            grid[1, 1].remove()
+            self._draw_moved(figure.add_subplot(below))
         for axes, reading in zip(panels, self.readings, strict=True):
             _panel(axes, reading)
         notes = ["Filled: a row's token may see a column's."]
@@ -99,6 +107,28 @@ class SideBySide(Answer):
             notes.append("Right: its best prediction.")
         caption(figure, localized("One text in two models"), *map(localized, notes))
         return figure
+
+    def _draw_moved(self, axes: Axes) -> None:
+        """Draw the cosine between both models' residual streams after each sublayer."""
+        from matplotlib.ticker import MaxNLocator
+
+        sublayers = dict.fromkeys(key.rpartition(".")[0].split(".", 2)[2] for key, *_ in self.moved)
+        for sublayer, colour, marker in zip(sublayers, COLOURS, MARKERS, strict=False):
+            points = [
+                (int(key.split(".")[1]), cosine, key.split(".")[0])
+                for key, _, cosine in self.moved
+                if cosine is not None and f".{sublayer}." in key
+            ]
+            for stack in dict.fromkeys(point[2] for point in points):
+                x, y = zip(*[point[:2] for point in points if point[2] == stack], strict=True)
+                title, name = localized(stack), localized(sublayer.replace("_", "-"))
+                name = localized("{title}: {name}", title=title, name=name)
+                style = "-" if stack == "decoder" else "--"
+                axes.plot(x, y, style, color=colour, marker=marker, label=name)
+        axes.set_title(localized("How far each quantity has moved"), loc="left")
+        axes.set(xlabel=localized("layer"), ylabel=localized("cosine"))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend()
 
 
 def compare_readings(

@@ -38,6 +38,15 @@ NAMES = {
     "lr": "learning rate",
     "tokens_per_second": "tokens per second",
 }
+SCORES = {
+    "bleu": "BLEU",
+    "exact_match": "exact match (%)",
+    "wrong_source_loss": "loss with a wrong source",
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "correlation": "correlation",
+    "preferred": "preferred",
+}
 
 
 @dataclass(frozen=True)
@@ -210,7 +219,9 @@ def _curve(axes: Axes, key: str, records: Sequence[Record], number: int) -> None
 def _frame(axes: Axes, key: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set(xlabel=localized("step"), ylabel=localized(NAMES.get(key, key.replace("_", " "))))
+    axes.set(
+        xlabel=localized("step"), ylabel=localized((NAMES | SCORES).get(key, key.replace("_", " ")))
+    )
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     if key == "loss":
         lines = [np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.lines]

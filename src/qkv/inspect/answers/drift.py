@@ -60,7 +60,7 @@ class Drift(Answer):
             ticks = range(0, len(self.layers), every)
             names = localized_layers(self.layers)[::every]
             axes.set_xticks(ticks, names, rotation=45, ha="right")
-        lowest = min(-0.05, float(self.cosine.min()))
+        lowest = min(-0.05, float(self.cosine.min()) - 0.05)
         panels[0].set(ylabel=localized("cosine to the input"), ylim=(lowest, 1.05))
         panels[1].set(ylabel=localized("distance from the input / its length"))
         if (farthest := float(self.distance.max())) > FAR:  # would flatten all other lines
@@ -90,9 +90,10 @@ def drift(trace: Trace, stack: str | None = None, row: int = 0) -> Drift:
 
 def _lines(axes: Axes, values: list[list[float]], names: Sequence[str], named: bool) -> None:
     """Draw a marked line per token or, for many tokens, thin lines and their mean."""
+    every = -(-len(values[0]) // MAX_TICKS)
     for number, (line, name) in enumerate(zip(values, names, strict=True)):
         if named:
-            axes.plot(line, label=name, marker=MARKERS[number])
+            axes.plot(line, label=name, marker=MARKERS[number], markevery=every)
         else:
             label = "" if number else localized("each token")
             axes.plot(line, color="#999999", linewidth=0.5, alpha=0.6, label=label)

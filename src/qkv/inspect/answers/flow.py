@@ -67,7 +67,8 @@ EDGES = {
 }
 WIDE, TALL, GAP, BETWEEN = 4.2, 0.5, 0.2, 1.2  # inches: a box, between boxes, between lanes
 TYPE = 8.0  # points
-TEXT_CELLS = 34  # of a text's tokens with their symbol
+TEXT_CELLS = 46  # of a text's tokens with their symbol in a box,
+LONGEST_TEXT = 200  # and in a terminal or page
 NARROW_LINE = 20  # cells of a formula in a line of a narrow box
 KEYS_FIT = 120  # width of a terminal that has room for keys
 ABOUT = "The main quantities in the order of the formulas, with their shapes."
@@ -96,7 +97,7 @@ class Stage:
         """The stage with its name and formula in the current language, and its tokens."""
         name, formula = localized_name(self.name), localized_formula(self.formula)
         if self.tokens:
-            formula = clipped(f"{formula} = {' '.join(map(visible, self.tokens))}", TEXT_CELLS)
+            formula = clipped(f"{formula} = {' '.join(map(visible, self.tokens))}", LONGEST_TEXT)
         return replace(self, name=name, formula=formula)
 
     @property
@@ -396,16 +397,15 @@ def _draw_box(axes: Axes, box: Box, stage: Stage) -> None:
     is_narrow = wide < WIDE / 2.5
     name = stage.parts[1] if is_narrow else stage.name
     size = TYPE - 2.5 if is_narrow else TYPE - 1
-    lines = [
-        (0.34, name, stage.letters, "bold"),
-        (0.14, stage.formula, str(stage.shape), "normal"),
-    ]
+    letters, shape = (stage.letters, str(stage.shape)) if stage.shape else ("", stage.size)
+    formula = clipped(stage.formula, TEXT_CELLS) if stage.tokens else stage.formula
+    lines = [(0.34, name, letters, "bold"), (0.14, formula, shape, "normal")]
     if is_narrow:  # a formula needs a line of its own, a long one also a part of the next
         first, *rest = packed(FACTORS.findall(stage.formula), NARROW_LINE, "").split("\n")
         lines = [
-            (0.4, name, stage.letters, "bold"),
+            (0.4, name, letters, "bold"),
             (0.24, first, "", "normal"),
-            (0.1, "".join(rest), str(stage.shape), "normal"),
+            (0.1, "".join(rest), shape, "normal"),
         ]
     for up, left, right, weight in lines:
         fits = _fits(left, right, wide, size)

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -29,6 +30,7 @@ from qkv.inspect.draw import (
     decimal,
     localized,
     new_figure,
+    piece,
     visible,
 )
 from qkv.inspect.draw.language import localized_formula
@@ -44,6 +46,7 @@ ATTENTIONS = {
     "decoder.self_attention": "self-attention of the decoder",
     "decoder.cross_attention": "cross-attention",
 }
+FULL, LONGEST = 118, 150  # cells of a line of a figure: at the full size of type, and at most
 MAX_KEYS = 16  # keys in the table of a figure; of more, those with most weight
 
 
@@ -107,19 +110,14 @@ class Hand(Answer):
         head = ("key j", "q·k_j", "÷ √d_k", "M", "score", "softmax")
         return Table([localized(name) for name in head], [row.cells() for row in self.keys])
 
-    def parts(self) -> list[Table]:
-        """The formulas up to the products, the keys, and the other formulas."""
-        head = [localized(name) for name in ("step", "formula", "with this text's numbers")]
+    def html(self) -> Markup:
+        """Return the formulas with their numbers below, and the table of keys between them."""
         rows = [
             (localized(line.name), localized_formula(line.formula), line.numbers)
             for line in self.lines
         ]
-        first = Table(head, rows[: self.before_keys], self.title)
-        return [first, self.key_table, Table(head, rows[self.before_keys :])]
-
-    def html(self) -> Markup:
-        """Return the tables."""
-        return Markup().join(part.html() for part in self.parts())
+        before = piece("formulas", self.title, rows[: self.before_keys])
+        return before + self.key_table.html() + piece("formulas", "", rows[self.before_keys :])
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield each formula, and its numbers below."""
@@ -149,8 +147,9 @@ class Hand(Answer):
             plain: dict[str, Any] = {"va": "top", "parse_math": False}
             axes.text(0, y, localized(line.name), weight="bold", fontsize=9, **plain)
             axes.text(0.24, y, localized_formula(line.formula), fontsize=9, color=SOFT, **plain)
-            numbers = clipped(line.numbers, 118)
-            axes.text(0.24, y - 0.2, numbers, fontsize=8, color=line.colour, **plain)
+            numbers = clipped(line.numbers, LONGEST)
+            size = min(8.0, 8.0 * FULL / cell_len(numbers))
+            axes.text(0.24, y - 0.2, numbers, fontsize=size, color=line.colour, **plain)
             y -= 0.52
         left_out = len(self.keys) - len(keys)
         note = "{count} keys with less weight are not shown."
@@ -164,14 +163,15 @@ def hand(trace: Trace, kind: str, layer: int, head: int, position: int, row: int
     block, at = f"{stack}.{layer}", f"{stack}.{layer}.{attention}"
     work = _Work(trace, block, row, position)
     stream = work.at(f"{at}.skip")
-    lines = [Line("what comes in", "h", _vector(stream), stream), *work.norm_before(at, "h")]
+    lines = [Line("what comes in", trace.formula(f"{at}.skip"), _vector(stream), stream)]
+    lines += work.norm_before(at)
     more, keys = _attend(work, at, attention, head)
     first = len(lines) + 2
-    lines += more + work.add(at, "h′")
+    lines += more + work.add(at)
     last = trace.names(f"{block}.*_attention.residual")[-1]
     if last != f"{at}.residual":
         name, stream = last.split(".")[2].replace("_", "-"), work.at(last)
-        lines.append(Line(f"after {name}", "h″", _vector(stream), stream))
+        lines.append(Line(f"after {name}", work.symbol(last), _vector(stream), stream))
     lines += _feed_forward(work, f"{block}.feed_forward")
     side = "source" if stack == "encoder" else "target"
     token = trace.tokens(side, row)[position]
@@ -195,25 +195,29 @@ class _Work:
         """What a sublayer reads: its norm, where norms come first, or the stream."""
         return self.at(f"{at}.norm" if f"{at}.norm" in self.values else f"{at}.skip")
 
-    def norm_before(self, at: str, symbol: str) -> list[Line]:
-        """The norm of what a sublayer reads, where norms come first."""
-        return self.norm(f"{at}.norm", f"{at}.norm", symbol) if f"{at}.norm" in self.values else []
+    def symbol(self, key: str) -> str:
+        """What the formulas call a quantity."""
+        return self.trace.formula(key).partition(" = ")[0]
 
-    def add(self, at: str, symbol: str) -> list[Line]:
+    def norm_before(self, at: str) -> list[Line]:
+        """The norm of what a sublayer reads, where norms come first."""
+        normed = f"{at}.norm"
+        return self.norm(normed, normed, f"{at}.skip") if normed in self.values else []
+
+    def add(self, at: str) -> list[Line]:
         """The residual connection around a sublayer, and the norms after it."""
         lines, added = [], f"{at}.output"
         if f"{at}.output_norm" in self.values:
             added = f"{at}.output_norm"
-            lines = self.norm(added, added, symbol)
+            lines = self.norm(added, added, f"{at}.output")
         is_post = f"{at}.sum" in self.values
-        total = self.at(f"{at}.sum" if is_post else f"{at}.residual")
+        both = f"{at}.sum" if is_post else f"{at}.residual"
+        total = self.at(both)
         numbers = f"[{_terms(self.at(f'{at}.skip'), self.at(added))}, …] = {_vector(total)}"
-        lines.append(Line("residual connection", f"h + {symbol}", numbers, total))
-        return lines + (
-            self.norm(f"{at}.norm", f"{at}.residual", f"h + {symbol}") if is_post else []
-        )
+        lines.append(Line("residual connection", self.trace.formula(both), numbers, total))
+        return lines + (self.norm(f"{at}.norm", f"{at}.residual", both) if is_post else [])
 
-    def norm(self, at: str, result: str, symbol: str) -> list[Line]:
+    def norm(self, at: str, result: str, reads: str) -> list[Line]:
         """The formulas of a norm: mean, deviation, normalised, scaled."""
         normalised, normed = self.at(f"{at}.normalised"), self.at(result)
         deviation, layered = float(self.at(f"{at}.deviation")), f"{at}.mean" in self.values
@@ -225,8 +229,10 @@ class _Work:
         if layered:
             terms = " + ".join(_signed(value + mean) for value in centred)
             numbers = f"({terms} + …)/{n} = {_number(mean)}"
-            lines.append(Line("mean", f"μ = Σ ({symbol})_i / {n}", numbers))
-        root = f"σ = √(Σ (x_i − μ)² / {n} + ε)" if layered else f"rms = √(Σ x_i² / {n} + ε)"
+            lines.append(Line("mean", f"x = {self.symbol(reads)}, μ = Σ x_i / {n}", numbers))
+        root = f"σ = √(Σ (x_i − μ)² / {n} + ε)"
+        if not layered:
+            root = f"x = {self.symbol(reads)}, rms = √(Σ x_i² / {n} + ε)"
         squares = " + ".join(f"({_number(value)})²" for value in centred)
         numbers = f"√(({squares} + …)/{n}) = {_number(deviation)}"
         lines.append(Line("deviation" if layered else "root mean square", root, numbers))
@@ -237,7 +243,7 @@ class _Work:
             f"{_signed(g)}·{_signed(x)}{b}"
             for g, x, b in zip(gain.tolist()[:TERMS], normalised.tolist(), shifts, strict=False)
         )
-        formula = "γ·x̂" if shift is None else "γ·x̂ + β"
+        formula = f"{self.symbol(result)} = γ·x̂{'' if shift is None else ' + β'}"
         name = "LayerNorm" if layered else "RMSNorm"
         return [*lines, Line(name, formula, f"[{scaled}, …] = {_vector(normed)}", normed)]
 
@@ -302,13 +308,13 @@ def _projection(work: _Work, at: str, attention: Any, head: int, heads: Tensor) 
     about = "head {head}: {own} + others: {rest}"
     numbers = localized(about, head=head, own=_vector(own), rest=_vector(rest))
     numbers += "" if bias is None else f" + b_O: {_vector(bias.detach().float())}"
-    formula = "h′ = Concat(head_1 … head_h)·W_O"
+    formula = work.trace.formula(f"{at}.output")
     return [Line("all heads together", formula, f"{numbers} = {_vector(whole)}", whole)]
 
 
 def _feed_forward(work: _Work, at: str) -> list[Line]:
     trace, layer = work.trace, work.block.feed_forward
-    lines = work.norm_before(at, "h″")
+    lines = work.norm_before(at)
     if f"{at}.hidden" in trace:
         hidden, part = work.at(f"{at}.hidden"), "gate" if layer.gated else "1"
         total = float(work.at(f"{at}.gate" if layer.gated else f"{at}.inner")[0])
@@ -316,14 +322,16 @@ def _feed_forward(work: _Work, at: str) -> list[Line]:
         name = "gate of the first neuron" if layer.gated else "first neuron"
         numbers = f"{_terms_of_product(work.read(at), first)} + … = {_number(total)}"
         bias = "" if layer.inner.bias is None else " + b₁"
-        lines.append(Line(name, f"x·{'W_gate' if layer.gated else 'W₁'}{bias}", numbers))
+        reads = work.symbol(f"{at}.norm" if f"{at}.norm" in work.values else f"{at}.skip")
+        formula = f"x = {reads}, x·{'W_gate' if layer.gated else 'W₁'}{bias}"
+        lines.append(Line(name, formula, numbers))
         fired = int((hidden > 0).sum())
         about = localized("{count} of {all} above 0", count=fired, all=len(hidden))
         formula = trace.formula(f"{at}.hidden")
         lines.append(Line("inner layer", formula, f"{_vector(hidden)}, {about}", hidden))
     output = work.at(f"{at}.output")
     lines.append(Line("feed-forward", trace.formula(f"{at}.output"), _vector(output), output))
-    return lines + work.add(at, "FFN")
+    return lines + work.add(at)
 
 
 def _terms_of_product(a: Tensor, b: Tensor) -> str:
@@ -362,7 +370,7 @@ def _draw_keys(axes: Any, keys: Sequence[KeyRow], y: float) -> float:
         y -= 0.2
         for x, cell in zip(columns, row.cells(), strict=True):
             axes.text(x, y, cell, **plain)
-        axes.barh(y - 0.07, 0.24 * row.weight, 0.12, left=0.75, color=ATTENTION)
+        axes.barh(y - 0.055, 0.24 * row.weight, 0.12, left=0.75, color=ATTENTION)
     return y - 0.36
 
 

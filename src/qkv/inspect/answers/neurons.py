@@ -25,7 +25,7 @@ MAX_NEURONS = 16  # in a map
 
 @dataclass(frozen=True)
 class Neuron:
-    """One neuron: where it fires most, and the words whose logits its output raises most."""
+    """One neuron: where it counts most, and the words whose logits its output raises most there."""
 
     number: int
     token: str
@@ -36,7 +36,7 @@ class Neuron:
 
 @dataclass(frozen=True)
 class Neurons(Answer):
-    """Activations (tokens, neurons) of the neurons that add most to the stream."""
+    """Activations (tokens, neurons) of the neurons that add most to the stream of each token."""
 
     layer: int
     stack: str
@@ -63,7 +63,7 @@ class Neurons(Answer):
             )
             for neuron in self.neurons
         ]
-        head = ("neuron", "fires most at", "and moves these words' logits most")
+        head = ("neuron", "counts most at", "and moves these words' logits most")
         return [heat, Table([localized(name) for name in head], rows)]
 
     def text(self, width: int) -> Iterator[RenderableType]:
@@ -76,7 +76,11 @@ class Neurons(Answer):
 
 
 def neurons(trace: Trace, layer: int, top: int = 5, row: int = 0) -> Neurons:
-    """Find the neurons of a layer that add most to the stream at any token."""
+    """Find the neurons of a layer that add most to the stream of each token, in its order.
+
+    What a neuron adds is compared with what the strongest one adds to the same token, since a first
+    token that gathers attention can have activations a hundred times as large as all others.
+    """
     stack = stack_of(trace, None)
     key = f"{stack}.{layer}.feed_forward.hidden"
     names = trace.tokens("source" if stack == "encoder" else "target", row)
@@ -84,10 +88,13 @@ def neurons(trace: Trace, layer: int, top: int = 5, row: int = 0) -> Neurons:
     blocks = getattr(trace.model, stack).blocks
     outer = blocks[layer % len(blocks)].feed_forward.outer.weight.detach().float().cpu()  # (D, F)
     effects = hidden.abs() * outer.norm(dim=0)  # (N, F)
-    strongest = effects.amax(dim=0).topk(min(MAX_NEURONS, effects.shape[1])).indices
+    shares = effects / effects.amax(dim=1, keepdim=True).clamp(min=1e-30)
+    most, places = shares.max(dim=0)
+    best = most.topk(min(MAX_NEURONS, len(most))).indices.tolist()
+    strongest = sorted(best, key=lambda number: (int(places[number]), -float(most[number])))
     chosen = []
-    for number in strongest.tolist():
-        at = int(effects[:, number].argmax())
+    for number in strongest:
+        at = int(places[number])
         activation = float(hidden[at, number])
         words = _words(trace, outer[:, number], activation, top)
         effect = float(effects[at, number])
@@ -153,7 +160,7 @@ def _lack(question: Question) -> str | None:
 
 VIEW = View(
     "Neurons",
-    "Which neurons of a feed-forward layer fire at each token, and which words each of them "
+    "Which neurons of a feed-forward layer add most to each token, and which words each of them "
     "promotes there: its row of W₂ times W_out (of an encoder: times the embedding).",
     _answer,
     _lack,

@@ -143,9 +143,7 @@ def _heat(axes: Axes, values: Numbers, name: str, title: str) -> str:
     from matplotlib.ticker import MaxNLocator
 
     most = _limit(values)
-    image = axes.imshow(
-        values, cmap=DIVERGING, vmin=-most, vmax=most, aspect="auto", interpolation="nearest"
-    )
+    image = axes.imshow(values, cmap=DIVERGING, vmin=-most, vmax=most, aspect="auto")
     axes.grid(False)
     axes.set_title(title)
     for axis in (axes.xaxis, axes.yaxis):

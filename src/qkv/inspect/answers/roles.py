@@ -92,8 +92,13 @@ class Roles(Answer):
 
     def heat_maps(self) -> list[HeatMap]:
         """Layers down, heads across, all in one scale."""
-        most = max(float(found.scores.max()) for found in self.maps)
-        return [map_by_head(found.scores, found.title, "mean weight", most) for found in self.maps]
+        look = ("mean weight", self._most)
+        return [map_by_head(found.scores, found.title, *look) for found in self.maps]
+
+    @property
+    def _most(self) -> float:
+        """The value of the strongest colour in all maps."""
+        return max(float(found.scores.max()) for found in self.maps)
 
     def figure(self) -> Figure:
         """Draw a panel per role: layers down, heads across; a row of panels per attention."""
@@ -112,7 +117,7 @@ class Roles(Answer):
             for axes in panels[len(line) :]:
                 axes.set_visible(False)
             for axes, found in zip(panels, line, strict=False):
-                image = draw_by_head(axes, found.scores, "", vmin=0, vmax=1)
+                image = draw_by_head(axes, found.scores, "", vmin=0, vmax=self._most)
                 axes.set_title(wrapped(found.title, 38), fontsize=7.5)
             panels[0].set_ylabel(localized("layer"))
         figure.colorbar(image, ax=grid, label=localized("mean weight"), shrink=0.8)

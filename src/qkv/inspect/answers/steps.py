@@ -202,7 +202,7 @@ def _legend(axes: Axes, x: float, y: float, text: str, colour: str) -> float:
     """Write a candidate with a square of its colour, if there is room; returns where it ends."""
     end = x + 0.022 + 0.0105 * (cell_len(text) + 2)
     if end <= 1.02:
-        axes.text(x, y, "■", va="center", fontsize=8, color=colour)
+        axes.plot(x + 0.006, y, "s", color=colour, markersize=6, clip_on=False)
         axes.text(x + 0.018, y, text, va="center", fontsize=7.5, parse_math=False)
     return end
 

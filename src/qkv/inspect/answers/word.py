@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from qkv.inspect.trace.trace import Trace
 
 MAX_LINES = 10  # pairs of texts with a line of their own
+MAX_TICKS = 12  # layers that are named on an axis
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,12 @@ class WordInContext(Answer):
     def figure(self) -> Figure:
         """Draw a line per pair of texts over the layers."""
         figure, axes = new_figure(8.4, 4.0)
+        every = -(-len(self.layers) // MAX_TICKS)
         for number, (a, b) in enumerate(self.pairs[:MAX_LINES]):
-            style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % 8]}
-            label = f"{clipped(self.texts[a], 24)} – {clipped(self.texts[b], 24)}"
+            style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "markevery": every}
+            style["marker"] = MARKERS[number % len(MARKERS)]
+            label = f"{clipped(self.texts[a], 40)} – {clipped(self.texts[b], 40)}"
             axes.plot(self.cosine[:, a, b].tolist(), label=label, **style)
-        every = -(-len(self.layers) // 12)
         axes.set_xticks(
             range(0, len(self.layers), every),
             localized_layers(self.layers)[::every],

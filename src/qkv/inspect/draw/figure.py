@@ -16,7 +16,7 @@ from matplotlib.text import Text
 
 from qkv.errors import UserError
 from qkv.files import replacing
-from qkv.inspect.draw.fonts import code_points, number_missing
+from qkv.inspect.draw.fonts import code_points, families, number_missing
 from qkv.inspect.draw.page import page, piece
 from qkv.inspect.draw.style import DARK, DARK_TYPE, INK, caption, styled
 
@@ -28,9 +28,20 @@ METADATA = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 NEGATIVE = "filter:invert(1) hue-rotate(180deg)"
-# Attributes of an SVG that hold coordinates in points; a scale needs all of its digits.
-COORDINATES = re.compile(r' (?:d|x|y|x1|x2|y1|y2|width|height|points|transform)="(?!scale)[^"]*"')
-LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
+# Attributes of an SVG that hold coordinates in points; scales need all of their digits.
+COORDINATES = re.compile(
+    r' (?:d|x|y|x1|x2|y1|y2|width|height|points|transform)="(?!scale|matrix)[^"]*"'
+)
+NUMBER = re.compile(r"-?\d+\.\d+")
+INK_TEXT = re.compile(rf'(<text style="[^"]*); fill: {INK}')
+PATH = re.compile(r'(?<= d=")[^"]*')
+COMMAND = re.compile(r"\s*([A-Za-z])\s*")
+# What matplotlib writes and no viewer needs: names of groups, turns by nothing, fonts of texts.
+NEEDLESS = re.compile(
+    r"<!DOCTYPE[^>]*>\n|^ *<metadata>.*?</metadata>\n|^ +|(?<=<g) id=\"[^\"]*\"|"
+    r" transform=\"rotate\(-?0[ ,][^)]*\)\"|font-family: [^;\"]*; ",
+    re.DOTALL | re.MULTILINE,
+)
 LEAST_SHARE = 0.7  # of its width, to which a chart in a page may shrink
 VIEWER_FONTS = "'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
 
@@ -75,36 +86,59 @@ def save_figure(figure: Figure, path: Path) -> str | None:
 
 def svg(figure: Figure) -> str:
     """Render as SVG whose text stays text, in the viewer's fonts, and whose colours follow dark."""
-    rendered = _render(figure, "svg").decode()
-    rendered = re.sub(r"('DejaVu Sans'[^;\"]*)", rf"\1, {VIEWER_FONTS}", rendered)
+    rendered = _ungrouped(NEEDLESS.sub("", _render(figure, "svg").decode()))
+    rendered = INK_TEXT.sub(r"\1", rendered)
     rendered = rendered.replace("<svg ", '<svg class="qkv-chart" ', 1)
     rendered = COORDINATES.sub(lambda found: _rounded(found[0]), rendered)
-    return rendered.replace("<defs>", f"<style>{dark_rules()}</style>\n <defs>", 1)
+    rendered = PATH.sub(lambda found: COMMAND.sub(r"\1", found[0]), rendered)
+    fonts = ", ".join(f"'{family}'" for family in families())
+    of_text = f".qkv-chart text{{fill:{INK};font-family: {fonts}, {VIEWER_FONTS}}}"
+    style = f"<style>{of_text}{dark_rules(rendered)}</style>"
+    return rendered.replace("<defs>", f"{style}\n<defs>", 1)
+
+
+def _ungrouped(rendered: str) -> str:
+    """Leave out groups without attributes; each tag of a group is in a line of its own."""
+    kept: list[str] = []
+    plain: list[bool] = []  # the open groups
+    for line in rendered.split("\n"):
+        if line == "<g/>":
+            continue
+        if line.startswith("<g"):
+            plain.append(line == "<g>")
+        if not (line in ("<g>", "</g>") and plain[-1]):
+            kept.append(line)
+        if line == "</g>":
+            plain.pop()
+    return "\n".join(kept)
 
 
 def _rounded(coordinates: str) -> str:
     """Round an attribute's numbers to a hundredth of a point, which nobody sees."""
-    return LONG_NUMBER.sub(lambda number: f"{float(number[0]):.2f}", coordinates)
+    return NUMBER.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), coordinates)
 
 
-def dark_rules() -> str:
+def dark_rules(drawn: str) -> str:
     """Style sheet of a chart where the viewer prefers dark: ink and paper change places.
 
-    A map becomes its negative with the hues kept, and so does the type on its cells.
+    A map becomes its negative with the hues kept, and so does the type on its cells. Colours that
+    the chart does not have need no rule.
     """
     rules = [f".qkv-chart text{{fill:{DARK[INK]}}}", f".qkv-chart image{{{NEGATIVE}}}"]
-    swaps = {"#ffffff": "#000000", "#000000": "#ffffff"}
+    type_colours = {"#ffffff": "#000000", "#000000": "#ffffff"}
+    type_colours |= {light.lower(): dark for light, dark in DARK_TYPE.items()}
     rules += [
-        f'.qkv-chart text[style*="fill: {a}"]{{fill:{b}!important}}' for a, b in swaps.items()
-    ]
-    rules += [
-        f'.qkv-chart text[style*="fill: {light.lower()}"]{{fill:{dark}!important}}'
-        for light, dark in DARK_TYPE.items()
+        f'.qkv-chart text[style*="fill: {light}"]{{fill:{dark}!important}}'
+        for light, dark in type_colours.items()
+        if f"fill: {light}" in drawn
     ]
     for light, dark in DARK.items():
         for paint in ("fill", "stroke"):
-            drawn = f'.qkv-chart [style*="{paint}: {light}"],.qkv-chart [{paint}="{light}"]'
-            rules.append(f"{drawn}{{{paint}:{dark}!important}}")
+            forms = {f'[style*="{paint}: {light}"]': f"{paint}: {light}"}
+            forms[f'[{paint}="{light}"]'] = f'{paint}="{light}"'
+            of_drawn = [f".qkv-chart {form}" for form, text in forms.items() if text in drawn]
+            if of_drawn:
+                rules.append(f"{','.join(of_drawn)}{{{paint}:{dark}!important}}")
     return f"@media(prefers-color-scheme:dark){{{''.join(rules)}}}"
 
 

@@ -241,11 +241,12 @@ def draw_panel(
     axes.grid(False)
     axes.spines[:].set_visible(False)
     # Masked cells are not drawn, so that the hatched background shows through.
-    axes.patch.set(facecolor=MASK, edgecolor=HATCH, hatch="/////", linewidth=0)
+    if np.any(shut):
+        axes.patch.set(facecolor=MASK, edgecolor=HATCH, hatch="/////", linewidth=0)
     if name:
         axes.set_title(name, fontsize=8, pad=3)
     image = np.ma.masked_array(values, shut)
-    return axes.imshow(image, aspect="auto", interpolation="nearest", **scale)
+    return axes.imshow(image, aspect="auto", **scale)
 
 
 def _label_outside(grid: Any, count: int, rows: list[str], columns: list[str], cell: float) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from qkv.inspect.draw.heat_map import HeatMap, turn_labels
 from qkv.inspect.draw.labels import clipped, visible
 from qkv.inspect.draw.language import localized
@@ -20,24 +22,34 @@ def draw_visibility(
     axes: Axes, allowed: Any, rows: Sequence[str], columns: Sequence[str], signs: Sequence[str] = ()
 ) -> None:
     """Fill the cells that a row's token may see, hatch the others; `signs` are written in them."""
-    from matplotlib.patches import Rectangle
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
 
     axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    for row, line in enumerate(allowed.tolist()):
-        for column, cell in enumerate(line):
-            fill: dict[str, Any] = {"facecolor": ATTENTION, "alpha": 0.45, "linewidth": 0}
-            if not cell:
-                fill = {"facecolor": MASK, "edgecolor": HATCH, "hatch": "////", "linewidth": 0}
-            axes.add_patch(Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, **fill))
-            if signs:
-                axes.text(column, row, signs[not cell], ha="center", va="center", fontsize=7)
+    seen: dict[str, Any] = {"facecolor": ATTENTION, "alpha": 0.45, "linewidth": 0}
+    shut: dict[str, Any] = {"facecolor": MASK, "edgecolor": HATCH, "hatch": "////", "linewidth": 0}
+    cells = array(allowed) != 0
+    for places, fill in ((np.argwhere(cells), seen), (np.argwhere(~cells), shut)):
+        squares = [Path.unit_rectangle().transformed(_cell(*place)) for place in places]
+        if squares:
+            axes.add_patch(PathPatch(Path.make_compound_path(*squares), **fill))
+    if signs:
+        for (row, column), cell in np.ndenumerate(cells):
+            axes.text(column, row, signs[not cell], ha="center", va="center", fontsize=7)
     for axis, names in ((axes.xaxis, columns), (axes.yaxis, rows)):
         shown = [clipped(visible(name), LONGEST_NAME) for name in names]
         axis.set_ticks(range(len(names)), shown, fontsize=7, parse_math=False)
     turn_labels(axes.xaxis)
     axes.tick_params(length=0)
+
+
+def _cell(row: int, column: int) -> Any:
+    """Move the unit square to a cell, with a gap around it."""
+    from matplotlib.transforms import Affine2D
+
+    return Affine2D().scale(0.94).translate(column - 0.47, row - 0.47)
 
 
 def map_by_head(values: Any, title: str, value: str, strongest: float) -> HeatMap:

@@ -57,6 +57,7 @@ STYLE: dict[str, Any] = {
     "axes.titlesize": 10,
     "axes.labelsize": 9,
     "font.size": 9,
+    "image.interpolation": "none",  # an SVG holds a map's own cells and no enlarged picture of them
     "legend.fontsize": 8,
     "legend.frameon": False,
     "xtick.labelsize": 8,

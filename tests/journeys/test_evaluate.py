@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,6 +51,18 @@ def test_a_model_is_scored_with_a_signature(qkv: Command, model: Path, text: Pat
     assert 10 < expected.score < 100
     assert answer.lines[1].startswith("chrF ")
     assert answer.lines[2].startswith("exact match ")
+
+
+def test_pairs_of_one_file_are_scored_as_two_files(qkv: Command, model: Path, text: Path) -> None:
+    rows = [f"{number},{line},{spell(line)}\n" for number, line in enumerate(LINES)]
+    table = text / "both.csv"
+    table.write_text("".join(["id,digits,words\n", *rows]))
+    found = ["evaluate", "--model", model, "--pairs", table]
+    fields = ["--source-field", "digits", "--target-field", "words"]
+    assert qkv(*found, *fields).lines == qkv(*given(text, model)).lines
+    assert "name the two sides as --source-field and --target-field" in qkv(*found).mistake
+    assert "--source has no effect here" in qkv(*given(text, model), "--pairs", table).mistake
+    assert "--source-field has no effect here" in qkv(*given(text, model), *fields).mistake
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
@@ -137,15 +150,24 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return learned(tmp_path_factory, "instruct").folder
 
 
+@pytest.mark.parametrize("known", [False, True])
 def test_text_is_measured_from_its_beginning_to_its_end(
-    qkv: Command, speaker: Path, tmp_path: Path
+    qkv: Command, speaker: Path, tmp_path: Path, known: bool
 ) -> None:
-    """Also where it is much longer than the context, and over several files."""
+    """Also where it is much longer than the context, and over several files.
+
+    A document is what it was in the run that made the model, a line here, or else a file.
+    """
     texts = ["\n".join(sentences(20, seed=6)) + "\n", "我爱你猫"]  # a last line end counts too
-    files = []
+    files: list[object] = []
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.txt").write_bytes(text.replace("\n", "\r\n").encode())
         files += ["--text", tmp_path / f"{number}.txt"]
+    if known:
+        texts = [line for text in texts for line in text.splitlines()]
+    else:
+        speaker = shutil.copytree(speaker, tmp_path / "alone")
+        (speaker / "recipe.toml").unlink()
     found = package.load(speaker).score(texts)
     nats = -sum(one.log_probability for one in found)
     expected = {
@@ -158,6 +180,11 @@ def test_text_is_measured_from_its_beginning_to_its_end(
     lines = qkv("evaluate", "--model", speaker, *files).lines
     assert lines[0] == f"loss {expected['loss']:.4f}"
     assert lines[2] == f"bits per byte {expected['bits per byte']:.4f}"
+    records = [json.dumps({"number": 1, "said": text}) for text in texts]
+    table = write_lines(tmp_path / "a.v2.jsonl", records)
+    words = ["evaluate", "--model", speaker, "--text", table]
+    assert "name one as --text-field" in qkv(*words).mistake
+    assert qkv(*words, "--text-field", "said").lines == lines
 
 
 def test_answers_are_compared_word_for_word(qkv: Command, taught: Path, tmp_path: Path) -> None:
@@ -254,7 +281,7 @@ def test_mistakes_about_language_models_are_named(
         "--records", write_records(tmp_path / "r.jsonl", questions())
     )
     (tmp_path / "empty").write_text("")
-    assert "nothing to score" in ask("--text", tmp_path / "empty")
+    assert "There is no text in" in ask("--text", tmp_path / "empty")
     for other in ("--records", "--examples"):
         assert "one of --text, --records and --examples at a time" in ask(
             "--text", path, other, path

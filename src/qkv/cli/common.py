@@ -137,6 +137,7 @@ def named_by_options(before: int = 0) -> Iterator[None]:
             r"^Text (\d+)", lambda found: f"Text {int(found[1]) + before}", str(error)
         )
         for setting, option in (
+            ("source_field and target_field under [data]", "--source-field and --target-field"),
             ("text_field under [data]", "--text-field"),
             ("label_field under [data]", "--label-field"),
             ("truncate=True", "--truncate"),

@@ -40,7 +40,8 @@ from qkv.data import (
     validation_batches,
     whole_documents,
 )
-from qkv.data.files import listed
+from qkv.data.files import kind_of, listed
+from qkv.data.formats.records import TABLES, Field
 from qkv.errors import UserError
 from qkv.evaluation.answers import answer_scores
 from qkv.evaluation.calibration import Calibration, calibration
@@ -69,6 +70,7 @@ from qkv.tasks import (
     Translator,
 )
 from qkv.tasks.few_shot import Chooser, FewShot, Normalize, Record
+from qkv.tasks.likelihood import Likelihood
 from qkv.tasks.texts import DecodeSettings
 from qkv.text import Message, Vocabulary
 
@@ -208,6 +210,8 @@ def _translations(
     data: Any,
     progress: Progress | None,
     tokenize: str = "auto",
+    source_field: Field = "",
+    target_field: Field = "",
     **settings: Unpack[DecodeSettings],
 ) -> Evaluation:
     """BLEU with its signature, chrF and exact match."""
@@ -215,7 +219,8 @@ def _translations(
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], str | Path):
         pairs = read_pairs(*data)
     else:
-        pairs = _examples(data, lambda paths: read_pairs(pairs=paths), tuple)
+        fields = source_field, target_field
+        pairs = _examples(data, lambda paths: read_pairs((), (), paths, *fields), tuple)
     sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
     settings.setdefault("n_best", 1)
     outputs = model.translate(
@@ -235,7 +240,7 @@ def _language(
     if few_shot is not None:
         return evaluate_choices(model, data, few_shot, progress=progress, **choosing)
     files = listed(data) if isinstance(data, str | Path) or _all(data, Path) else []
-    if any(file.suffixes[:1] in ([".jsonl"], [".json"]) for file in files):
+    if any(kind_of(file) in TABLES for file in files):
         if hold_preferences(files):
             return _preferences(model, read_preferences(files), progress)
         return _replies(model, read_conversations(files), progress)
@@ -245,11 +250,12 @@ def _language(
     if not _all(items, str):
         return _replies(model, items, progress)
     advance = _advance(progress, len(items))
-    outputs = []
-    for text in items:
-        outputs.append(model.score(text))
+    outputs: list[Likelihood] = []
+    for start in range(0, len(items), RECORDS_AT_A_TIME):
+        part = items[start : start + RECORDS_AT_A_TIME]
+        outputs += model.score(part)
         if advance:
-            advance(1)
+            advance(len(part))
     scores = language_scores(
         -sum(text.log_probability for text in outputs),
         sum(text.n_tokens for text in outputs),

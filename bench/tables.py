@@ -89,7 +89,7 @@ def group(records: Sequence[Record]) -> str:
     header += [*(f"{name}, qkv / best peer" for name in details), *(["check"] if checked else [])]
     rows = []
     for record in records:
-        best = max(record.peers, key=lambda name: record.peers[name])
+        best = record.best_peer
         cells = [record.name, shown(record.ours), f"{best} {shown(record.peers[best])}"]
         cells += [f"{record.ratio:.2f}", *(both(record, name, best) for name in details)]
         rows.append([*cells, *([record.check] if checked else [])])

@@ -51,6 +51,11 @@ def test_a_figure_that_no_record_has_makes_a_document_stale(tmp_path):
     assert stale([page]) == [page]
 
 
+def test_another_way_of_ours_is_a_peer_only_where_there_is_nobody_else():
+    assert record("decode.a.b", 300.0, {"theirs": 100.0, "qkv float32": 200.0}).ratio == 3.0
+    assert record("decode.a.b", 300.0, {"qkv float32": 200.0}).ratio == 1.5
+
+
 def test_a_row_compares_with_the_best_peer():
     rows = [record("train.a.b", 3000.0, {"slow": 10.0, "quick": 2000.0}, check="fine")]
     assert rows[0].ratio == 1.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.config import DecodeConfig, preset
+from qkv.config import DecodeConfig, MaskConfig, preset
 from qkv.data import Labelled, LabelledImage, Question, Sentence
 from qkv.data.formats.squad import Answer
 from qkv.errors import UserError
@@ -180,4 +181,35 @@ def test_what_cannot_be_evaluated_is_said() -> None:
         qkv.evaluate(classifier(), [("a", "b")])
     with pytest.raises(UserError, match="Unknown BLEU tokenizer"):
         qkv.evaluate(translator(), [("a", "b")], tokenize="13b")
+    with pytest.raises(UserError, match=r"Example 2 is \('a',\), but must be a tuple of 2 texts"):
+        qkv.evaluate(translator(), [("a", "b"), ("a",)])
+    with pytest.raises(UserError, match=r"Example 1 is \('a', 5\), but must be a tuple of 2 texts"):
+        qkv.evaluate(translator(), [("a", 5)])
+    model = Encoder(encoder(head="none"), TOKENIZER)
+    with pytest.raises(UserError, match=r"Example 2 is .*, but must be a tuple of 1 text;"):
+        qkv.evaluate(model, [("a",), ("a", "b")])
     assert isinstance(translator().decode, DecodeConfig)
+
+
+@pytest.mark.parametrize(
+    ("conversation", "sentence"),
+    [
+        ([], "Conversation 1: there is no message"),
+        (3, "Conversation 1 is '3', but must be a list of messages"),
+        ([{"content": "a"}], "is no message; write it like"),
+        ([{"role": "user", "content": "a"}], "no conversation ends with an answer"),
+    ],
+)
+def test_what_is_no_conversation_is_said(conversation: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        qkv.evaluate(speaker(), [conversation])
+
+
+@pytest.mark.parametrize("length", [-1, 1, 2, 10_000])
+def test_masked_tokens_are_scored_in_lengths_that_the_model_reads(length: int) -> None:
+    model = qkv.Encoder.load("mini-bert", "cpu")
+    most = model.model.config.max_length
+    with pytest.raises(UserError, match=f"this model reads sequences of 3 to {most} tokens"):
+        qkv.evaluate(model, TEXTS, mask=MaskConfig(), max_length=length)
+    found = qkv.evaluate(model, TEXTS, mask=MaskConfig(), max_length=3)
+    assert names(found) == ["loss", "perplexity", "accuracy"]

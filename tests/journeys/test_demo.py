@@ -13,8 +13,9 @@ import qkv as package
 from qkv import demo
 from qkv.cli.demo import NAMED
 from qkv.cli.train import program
-from qkv.config import PRESETS, load_recipe, recipe_from, recipe_to_dict, to_toml
+from qkv.config import PRESETS, Recipe, load_recipe, recipe_from, recipe_to_dict, to_toml
 from qkv.demo.corpus import PROMISED, DemoCorpus
+from qkv.errors import UserError
 from qkv.tasks import load
 from tests.demo.sentences import demo_pairs
 from tests.forking import FORKING_WORKERS, Python
@@ -98,6 +99,28 @@ def test_the_demo_trains_in_two_processes_and_tells_it_once(tmp_path: Path) -> N
     assert len([line for line in lines if " → " in line]) == 10
     assert lines[-1].endswith(f"serve {out}")
     assert len(read_log(out)) == 2
+
+
+def test_a_mistake_is_told_once_and_before_there_are_two_processes(
+    qkv: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr("qkv.run.launch.launch", lambda *_: pytest.fail("not to be started"))
+    wrong = qkv("demo", *WORDS, "--set", "train.stepz=3").mistake
+    assert wrong == "--set train.stepz: [train]: unknown key 'stepz'; did you mean 'steps'?"
+
+
+def test_a_gpu_is_used_by_one_process(qkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with one GPU has none for a second."""
+
+    def train(recipe: Recipe, *_: object, **__: object) -> None:
+        raise UserError(f"trained on {recipe.train.device}.")
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("qkv.run.launch.launch", lambda *_: pytest.fail("not to be started"))
+    monkeypatch.setattr("qkv.run.train.train", train)
+    assert qkv("demo", "--set", "train.device=cuda").mistake == "trained on cuda."
 
 
 @pytest.mark.parametrize("found", [None, "same", "other"])

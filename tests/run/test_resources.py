@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from io import StringIO
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from rich.console import Console
 
 from qkv.cli.app import command_line
+from qkv.cli.plan import summary
 from qkv.config import TASKS, DecodeConfig, Recipe, TokenizerConfig, preset, recipe_from, to_toml
 from qkv.errors import UserError
 from qkv.model import build_model
+from qkv.plan.layout import best_layout
 from qkv.plan.memory import LIBRARIES
 from qkv.run.resources import plan_run
 from qkv.run.train import prepare
@@ -42,14 +45,18 @@ def test_every_task_has_a_plan(task: str, device: str) -> None:
     assert plan.size.tokens <= plan.train.batch_tokens
 
 
+@pytest.mark.parametrize("length", [16, 5, 11])
 @pytest.mark.parametrize("task", TASKS)
-def test_a_step_of_every_task_can_be_measured(task: str) -> None:
+def test_a_step_of_every_task_can_be_measured(
+    task: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qkv.run.measured_steps.PART", 64)  # as if batches were large
     sizes = {"d_model": 16, "n_heads": 2, "d_ff": 16, "max_length": 32, "dropout": 0.0}
     layers = {f"n_{stack}_layers": 1 for stack in TASKS[task].family.split("-")}
     data = {"max_length": 16} if TASKS[task].reads("data", "max_length") else {}
     values = {"model": {**sizes, **layers}, "data": data, "tokenizer": {"vocab_size": 60}}
     recipe = recipe_from({"task": task, **values, "train": {"batch_tokens": 128}})
-    seconds = plan_run(recipe, "cpu", length=16).seconds
+    seconds = plan_run(recipe, "CPU", length=length).seconds
     assert seconds is not None and seconds > 0
 
 
@@ -189,6 +196,16 @@ def test_time_on_a_cpu_is_measured_and_untold_where_nothing_fits(
     huge = ("--set", "model.preset=llama-7b", "--set", "model.n_decoder_layers=1000")
     printed = run_command(capsys, written(tmp_path), "--device", "cpu", *huge)
     assert "how long it takes is unknown, for it does not fit" in printed
+    plan = json.loads(run_command(capsys, written(tmp_path), "--device", "cpu", "--json", *huge))
+    assert (plan["measured"], plan["seconds_per_step"]) == (False, None)
+
+
+def test_a_time_is_said_to_be_measured_only_where_it_is() -> None:
+    """On several GPUs a layout is estimated."""
+    plan = dataclasses.replace(plan_run(recipe_from({}), "h200"), measure=lambda: 3.0)
+    one, many = (summary(plan, {8: best_layout(plan, 8)}, gpus) for gpus in (1, 8))
+    assert (one["measured"], one["seconds_per_step"]) == (True, 3.0)
+    assert not many["measured"] and many["seconds_per_step"] != 3.0
 
 
 def test_a_step_of_lora_is_timed_with_the_weights_it_starts_from(tmp_path: Path) -> None:

@@ -138,6 +138,8 @@ def test_a_kind_of_object_loads_what_is_of_its_kind(tmp_path: Path, name: str) -
     kind = type(saved(name, tmp_path))
     loaded = kind.load(str(tmp_path), "cpu", dtype="fp32")
     assert repr(loaded) == repr(qkv.load(tmp_path, "cpu"))
+    own = type("Own", (kind,), {})
+    assert type(own.load(tmp_path, "cpu")) is own
     other = qkv.Tagger if name != "tag" else qkv.Answerer
     with pytest.raises(UserError, match=rf"holds no model for {other.__name__}; load it with qkv"):
         other.load(tmp_path)

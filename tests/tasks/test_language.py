@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -277,6 +279,22 @@ def test_a_model_without_bos_reads_none(prompt: str) -> None:
     with_bos = LanguageModel(model.model, tokenizer, GREEDY)
     assert with_bos.encode(prompt) == [tokenizer.bos_id, *tokenizer.encode(prompt)]
     assert with_bos.n_best(prompt)[0][0].tokens != one.tokens
+
+
+@pytest.mark.parametrize("name", ["bos_id", "pad_id"])
+def test_only_special_tokens_that_are_read_must_be_in_the_vocabulary(
+    name: str, tmp_path: Path
+) -> None:
+    model = speaker(vocabulary("bpe"), Prompting(bos=name == "bos_id"), seed=1)
+    model.save(tmp_path)
+    path, content = tmp_path / "config.json", json.loads((tmp_path / "config.json").read_text())
+    content["model"][name] = 1 << 32
+    path.write_text(json.dumps(content))
+    if name == "bos_id":
+        with pytest.raises(UserError, match="bos_id is 4294967296, but the model's tokens go"):
+            LanguageModel.load(tmp_path, "cpu")
+    else:
+        assert LanguageModel.load(tmp_path, "cpu").generate("the", max_length=3)
 
 
 def test_a_prompt_and_its_text_are_spelt_as_one(words: LanguageModel) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkv.data import Framed, frame
+from qkv.errors import UserError
 from qkv.model import Layout
 from qkv.tasks import reading
 from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
@@ -159,3 +160,10 @@ def test_a_folder_brings_the_same_encoder_back(tmp_path: Path) -> None:
     assert tokenizer.encode("the 猫") == TOKENIZER.encode("the 猫")
     for name, parameter in again.named_parameters():
         assert torch.equal(parameter, model.get_parameter(name))
+
+
+@pytest.mark.parametrize("name", ["pad_id", "bos_id", "eos_id"])
+def test_special_tokens_that_the_model_does_not_know_are_refused(name: str) -> None:
+    size = encoder().config.vocab_size
+    with pytest.raises(UserError, match=f"{name} is {size}, but the model's tokens go from 0"):
+        reader(**{name: size})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from itertools import product
 from pathlib import Path
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.config import TokenizerConfig
+from qkv.errors import UserError
 from qkv.text import RunEncoder, Tokenizer, runs, train_tokenizer
 
 TEXTS = [
@@ -105,6 +108,21 @@ def test_other_peoples_tokenizers_and_dropout_are_left_to_the_library(tmp_path: 
     ):
         path.write_text(changed, "utf-8")
         assert changed != content and agrees(Tokenizer.load(path), TEXTS)
+
+
+def test_a_vocabulary_that_lacks_pieces_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    trained(kind="bpe").save(path)
+    content = json.loads(path.read_text("utf-8"))
+    vocabulary = content["model"]["vocab"]
+    content["model"]["vocab"] = {
+        f"@{piece}" if re.fullmatch("<unk>|<0x..>", piece) else piece: id
+        for piece, id in vocabulary.items()
+    }
+    content["added_tokens"] = [x for x in content["added_tokens"] if x["content"] != "<unk>"]
+    path.write_text(json.dumps(content), "utf-8")
+    with pytest.raises(UserError, match=r"cannot encode the text .*; save or download it again"):
+        RunEncoder(Tokenizer.load(path)).encode_many(["Zebra"])
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

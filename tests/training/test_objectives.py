@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from qkv.config import TeacherConfig, TrainConfig
 from qkv.data.batch import IGNORE, Batch, Side
-from qkv.model import Encoder, Layout, call, use_regions
+from qkv.model import Encoder, Layout, own_call, use_regions
 from qkv.training import (
     Objective,
     accumulate,
@@ -550,7 +550,7 @@ def test_blocks_and_loss_of_packed_batches_compile_without_breaks(name: str) -> 
         objective = next_token if name == "next" else consistent_next_token(1.0)
         model, batch = tiny_model(dropout=0.0), packed_pairs(some_texts(5), 36)
     expected = objective(model.train(), batch, 0.1)
-    with use_regions(torch.compile(call, fullgraph=True, backend="aot_eager")):
+    with use_regions(torch.compile(own_call(), fullgraph=True, backend="aot_eager")):
         found = objective(model, batch, 0.1)
     assert_same(model, found, expected)
     assert counted["stats"]["unique_graphs"] == (

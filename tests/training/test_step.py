@@ -1,7 +1,10 @@
 """One step: the gradient does not depend on how its pairs lie in memory or are split."""
 
+from functools import partial
+
 import pytest
 import torch
+import torch._dynamo
 from torch import Tensor
 
 from qkv.config import TrainConfig
@@ -94,3 +97,18 @@ def test_mixed_precision_reaches_the_products_and_the_weights_stay_exact() -> No
     assert seen == {torch.bfloat16}
     assert loss.dtype == torch.float32
     assert {p.grad.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_each_of_many_models_in_a_process_has_compiled_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch compiles the same code for eight kinds of arguments and runs others as they are."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    config = TrainConfig(precision="float32", compile="on")
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for width in (8, 16, 24, 32):
+            model = small_model(d_model=width)
+            loss_sum = build_loss(model, config, CPU, one_shape=True)
+            accumulate(loss_sum, [padded(TEXTS[:3])], SMOOTHING)
+            assert all(p.grad is not None for p in model.parameters())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from qkv.cli import options
 from qkv.cli.train import program, python, resumable
 
 if TYPE_CHECKING:
+    from qkv.config import Recipe
     from qkv.run.train import Run
 
 NAMED = ("我爱你", "我爱学习", "我吃了一个苹果")
@@ -31,8 +31,14 @@ def demo(
 
     Example: qkv demo
     """
+    import qkv
+    from qkv.config import load_recipe
+    from qkv.device import pick_device
+
+    recipe = load_recipe(Path(qkv.__file__).parent / "recipes" / "demo.toml", set_ or ())
     n_workers = min(WORKERS, os.cpu_count() or 1)
     alone = "RANK" in os.environ or os.environ.get("OMP_NUM_THREADS") == "1"
+    alone = alone or pick_device(recipe.train.device).type != "cpu"
     if n_workers > 1 and not alone and sys.platform == "linux":
         from qkv.run.launch import launch
 
@@ -41,20 +47,17 @@ def demo(
         if code := launch(n_workers, command):
             raise typer.Exit(code)
     else:
-        _train(out, set_ or ())
+        _train(recipe, out)
     if "RANK" not in os.environ:
         _show_next_steps(out)
 
 
-def _train(folder: Path, changes: Sequence[str]) -> None:
+def _train(recipe: Recipe, folder: Path) -> None:
     """Train here, alone or as one of several workers, and let the main one show what came of it."""
     from rich.console import Console
 
-    import qkv
-    from qkv.config import load_recipe
     from qkv.run.train import train
 
-    recipe = load_recipe(Path(qkv.__file__).parent / "recipes" / "demo.toml", changes)
     with resumable(folder):
         run = train(recipe, folder, replace=True, console=Console(stderr=True))
     if os.environ.get("RANK", "0") == "0":

@@ -243,7 +243,7 @@ def summary(
         "tokens_per_step": tokens,
         "seconds_per_step": seconds,
         "seconds_by_kind": {**vars(time)} if time else {},
-        "measured": planned.measure is not None,
+        "measured": layout is None and planned.is_measured,
         "estimated_seconds_per_step": time and time.total,
         "tokens_per_second": seconds and tokens / seconds,
         "steps": train.steps,

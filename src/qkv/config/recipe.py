@@ -93,6 +93,7 @@ def recipe_from(
 
 def _concerns(sentence: str, setting: str) -> bool:
     """Whether an error is about a setting such as train.lr."""
+    sentence = sentence.partition("; did you mean")[0]  # another setting
     section, _, key = setting.partition(".")
     if sentence.startswith(f"unknown key {section!r}"):  # the section itself is misspelt
         return True

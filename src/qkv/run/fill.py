@@ -37,7 +37,8 @@ class FillJob(TextJob):
         return Encoder(model, self.tokenizer, self.recipe.embed)
 
     def _length(self) -> int:
-        return self.max_length(least=4 + self.config.pair_separators if self.paired else 3)
+        least = MaskedItems.least_length(self.recipe.mask, self.config.pair_separators)
+        return self.max_length(least)
 
     def encode(self, split: str) -> MaskedItems:
         """Cut a text into passages; what is wrong with it shows before training begins."""

@@ -45,8 +45,10 @@ def measure_step(
     optimizer = build_optimizer(model, train)
     part = size
     if device.type == "cpu":
-        least = 2 if recipe.task in ("embed", "prefer") else 1  # they compare sequences
-        part = size.with_rows(min(size.rows, max(least, PART // size.width)))
+        together = rows_together(recipe.task)
+        least = 2 if recipe.task == "embed" else together  # texts are compared with others
+        rows = max(least, PART // size.width // together * together)
+        part = size.with_rows(min(size.rows, rows))
     batch = random_batch(recipe, config, part).to(device)
 
     def seconds(work: Callable[[], object]) -> float:
@@ -68,6 +70,11 @@ def measure_step(
             times.append(step())
     counted = sorted(times[1:] or times)
     return counted[len(counted) // 2]
+
+
+def rows_together(task: str) -> int:
+    """Return how many rows of a batch belong together: the two answers of a preference."""
+    return 2 if task == "prefer" else 1
 
 
 def random_batch(recipe: Recipe, config: ModelConfig, size: BatchSize) -> Batch:

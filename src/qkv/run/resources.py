@@ -18,7 +18,7 @@ from qkv.plan.hardware import GIB, Hardware, device_memory, find_hardware
 from qkv.plan.passes import BatchSize, Numerics
 from qkv.plan.run_plan import ROOM, RunPlan
 from qkv.run.job import Job, describe_model
-from qkv.run.measured_steps import measure_step
+from qkv.run.measured_steps import measure_step, rows_together
 from qkv.run.start import open_start
 
 CLEARLY = 1.1  # times the memory that a run must need before it is refused
@@ -33,7 +33,7 @@ def plan_run(
     vocabulary has the size that the recipe asks for. A step is timed on a CPU and, to `measure`, on
     this machine's GPU, when its `seconds` are read; for any other GPU it is estimated.
     """
-    name = str(pick_device(recipe.train.device)) if device == "auto" else device
+    name = str(pick_device(recipe.train.device)) if device == "auto" else device.lower()
     hardware = find_hardware(name)
     spec = TASKS[recipe.task]
     start = open_start(recipe, spec.family)
@@ -43,7 +43,7 @@ def plan_run(
     can_compile = size.packed or recipe.task in ("generate", "fill")  # batches of one shape
     compiled = hardware.is_gpu and recipe.train.compile != "off" and can_compile
     plan = RunPlan(recipe, config, size, numerics, hardware, compiled)
-    if measure and device not in ("auto", "cpu", "cuda"):
+    if measure and name not in ("cpu", "cuda") and device != "auto":
         raise UserError(f"--measure takes steps on this machine, not on {device!r}; leave one out.")
     if hardware.is_gpu and not measure:
         return plan
@@ -80,7 +80,8 @@ def typical_batch(recipe: Recipe, config: ModelConfig, gpu: bool, length: int = 
         spans = max(1, math.ceil(length * share / recipe.denoise.span_length))
         source = length - math.ceil(length * share) + spans
         target = math.ceil(length * share) + spans + 1
-    rows = max(1, recipe.train.batch_tokens // max(target, source))
+    together = rows_together(task)
+    rows = max(1, recipe.train.batch_tokens // (together * max(target, source))) * together
     packing = recipe.train.packing == "on" or (recipe.train.packing == "auto" and gpu)
     packed = packing and config.can_pack and spec.reads("train", "packing")
     across = task != "generate" or recipe.data.across

@@ -17,6 +17,7 @@ from qkv.convert.model_folder import (
     Prompting,
     StoredModel,
     Tokenizers,
+    check_special,
     load_config,
     load_family,
     load_prompting,
@@ -80,8 +81,10 @@ class LanguageModel(TaskObject):
         model = load_family(folder, config, Decoder, device)
         if device.type == "cpu":
             model = lay_by_columns(model)
-        tokenizer = load_tokenizers(folder, config).target
-        return cls(model, tokenizer, decode, load_prompting(folder), says_how_to_draw(folder))
+        tokenizer, prompting = load_tokenizers(folder, config).target, load_prompting(folder)
+        if prompting.bos:
+            check_special(folder, config, "bos_id")
+        return cls(model, tokenizer, decode, prompting, says_how_to_draw(folder))
 
     def save(self, folder: Path) -> None:
         """Write a model folder."""

@@ -14,6 +14,7 @@ from qkv.batching import BATCH_TOKENS, batches
 from qkv.convert.model_folder import (
     StoredModel,
     Tokenizers,
+    check_special,
     load_config,
     load_family,
     load_tokenizers,
@@ -37,6 +38,8 @@ class Reader:
     ) -> None:
         # Ids before, between and after texts, where these are not BOS, EOS and EOS
         self.model, self.tokenizer, self.around = model, tokenizer, around
+        if not around:
+            check_special("config.json", model.config, "pad_id", "bos_id", "eos_id")
         if self.room() < 1:
             raise UserError(
                 f"A model of max_length {model.config.max_length} has no room for text beside the "

@@ -44,7 +44,7 @@ class TaskObject:
         """
         stored = open_model(name, dtype, adapter)
         kind = object_of(stored)
-        if cls.__name__ not in (kind, "Encoder"):
+        if {kind, "Encoder"}.isdisjoint(base.__name__ for base in cls.__mro__):
             raise UserError(
                 f"{name} holds no model for {cls.__name__}; load it with qkv.{kind}.load, or with "
                 f"qkv.load."

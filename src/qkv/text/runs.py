@@ -22,7 +22,7 @@ from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from qkv.config import TokenizerConfig
-from qkv.text.tokenizer import Tokenizer
+from qkv.text.tokenizer import Tokenizer, encoding
 from qkv.text.training import normalizer, pre_tokenizer
 
 MOST_RUNS = 1 << 16  # that are remembered; a corpus' common ones come early
@@ -102,7 +102,9 @@ class _RunIds(dict[str, bytes]):
         self._tokenize, self._dtype = backend.model.tokenize, dtype
 
     def __missing__(self, run: str) -> bytes:
-        ids = np.array([token.id for token in self._tokenize(run)], self._dtype).tobytes()
+        with encoding():
+            tokens = self._tokenize(run)
+        ids = np.array([token.id for token in tokens], self._dtype).tobytes()
         if len(self) < MOST_RUNS:
             self[run] = ids
         return ids

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
@@ -269,14 +270,8 @@ class Tokenizer:
 
     @staticmethod
     def _encoded(encode: Callable[..., Any], given: str | Sequence[str]) -> Any:
-        try:
+        with encoding():
             return encode(given, add_special_tokens=False)
-        except TypeError:
-            raise  # not a text
-        except Exception as error:  # the library raises nothing more precise
-            raise UserError(
-                f"The tokenizer cannot encode the text ({error}); save or download it again."
-            ) from error
 
     def _special_tokens(self) -> dict[int, tokenizers.AddedToken]:
         added = self._backend.get_added_tokens_decoder()
@@ -324,6 +319,19 @@ class Tokenizer:
             text = self._backend.decode([id], skip_special_tokens=False)
             piece = piece if "\ufffd" in text else text
         return readable(piece)
+
+
+@contextmanager
+def encoding() -> Iterator[None]:
+    """Say in one sentence that a vocabulary lacks what a text is encoded with."""
+    try:
+        yield
+    except TypeError:
+        raise  # not a text
+    except Exception as error:  # the library raises nothing more precise
+        raise UserError(
+            f"The tokenizer cannot encode the text ({error}); save or download it again."
+        ) from error
 
 
 def role_names(tokens: Mapping[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qkv.config import TrainConfig
 from qkv.data.batch import Batch
 from qkv.device import is_on, mixed_precision
-from qkv.model import Model, call, use_regions
+from qkv.model import Model, own_call, use_regions
 from qkv.training.distribution import ALONE, Distribution
 from qkv.training.objectives import Objective, next_token
 
@@ -33,7 +33,7 @@ def build_loss(
     """
     run = None
     if is_on(config.compile, device) and (one_shape or config.compile == "on"):
-        run = torch.compile(call, dynamic=not one_shape)
+        run = torch.compile(own_call(), dynamic=not one_shape)
 
     def loss_sum(batch: Batch, smoothing: float) -> Tensor:
         with mixed_precision(config, device), use_regions(run):

@@ -102,6 +102,13 @@ def test_tables_have_an_answer_in_a_column(
 def test_an_answer_needs_no_start(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "Question\tContext\tanswer\nWho?\tA cat, a cat.\tcat\n")
     assert read_squad(path)[0].answers == (Answer("cat", 2),)
+    long = "9" * 5000
+    path = write(tmp_path / "d.csv", f"question,context,answer,answer_start\nWho?,x,y,{long}\n")
+    assert "but must be a whole number" in complaint(read_squad, path)
+    asked = {"question": "Who?", "context": "a cat"}
+    rows = {**asked, "answer": None}, {**asked, "answer": "cat", "answer_start": None}
+    path = write(tmp_path / "e.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+    assert [question.answers for question in read_squad(path)] == [(), (Answer("cat", 2),)]
     path = write(tmp_path / "c.csv", "question,context,answer,answer_start\nWho?,x,y,first\n")
     assert "'answer_start' holds \"first\", but must be a whole" in complaint(read_squad, path)
 

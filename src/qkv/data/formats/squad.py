@@ -14,7 +14,7 @@ from qkv.data.formats.records import as_text, quoted, read_records, shown
 from qkv.errors import UserError
 
 FLAT = ("question", "context")  # columns that tables of questions have
-WHOLE = re.compile(r"-?\d+", re.ASCII)
+WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 SHAPE = '{"question": "…", "context": "…", "answers": {"text": ["…"], "answer_start": [0]}}'
 
 
@@ -125,7 +125,9 @@ def _answers(value: Mapping[str, object], context: str, where: str) -> tuple[Ans
 
 def _only_answer(value: Mapping[str, object], context: str, where: str) -> tuple[Answer, ...]:
     """Return the "answer" of a row; without "answer_start" it is where it first occurs."""
-    text, start = _text(value, "answer", where), value.get("answer_start", 0)
+    given = {name: field for name, field in value.items() if field is not None}  # an empty cell
+    text = _text(given, "answer", where) if "answer" in given else ""
+    start = given.get("answer_start", 0)
     if isinstance(start, str):  # a cell
         start = int(start) if WHOLE.fullmatch(start.strip()) else start.strip() or 0
     if not text.strip():

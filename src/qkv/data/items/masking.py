@@ -212,6 +212,11 @@ class MaskedItems(DrawnItems):
         passages = Passages(tokens, special, vocabulary, length, pairs, separators, what)
         return cls(passages, masker)
 
+    @staticmethod
+    def least_length(config: MaskConfig, separators: int) -> int:
+        """Return the tokens of the shortest sequence that holds text, or each text of a pair."""
+        return 3 if config.pairs == "none" else 4 + separators
+
     def share(self, items: Indices, rows: Indices, draw: Draw, shape: Packing) -> Batch:
         """Draw pairs and masks for a whole batch, and lay out some rows of it."""
         random = draw.random()

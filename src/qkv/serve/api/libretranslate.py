@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Literal
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
@@ -167,11 +167,9 @@ async def _body(request: Request, kind: type[Any]) -> Any:
         is_json = request.headers.get("content-type", "").startswith("application/json")
         if is_json or content.lstrip().startswith(b"{"):  # curl calls all that it sends a form
             return kind.model_validate(json.loads(content))
-        fields: dict[str, Any] = {}
-        for name, value in parse_qsl(content.decode(), keep_blank_values=True):
-            fields[name] = [*fields[name], value] if name in fields else [value]
+        fields = parse_qs(content.decode(), keep_blank_values=True)
         single = {name: values[0] for name, values in fields.items() if len(values) == 1}
-        return kind.model_validate(fields | single)
+        return kind.model_validate({**fields, **single})
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
     except (ValueError, RecursionError) as error:

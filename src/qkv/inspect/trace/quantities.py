@@ -28,6 +28,12 @@ POOLED = {
 }
 
 
+def activation_name(config: ModelConfig) -> str:
+    """Name the activation as formulas do."""
+    names = {"relu": "ReLU", "silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU"}
+    return names.get(config.activation, config.activation)
+
+
 def pass_quantities(config: ModelConfig, inputs: Inputs) -> dict[str, Quantity]:
     """List every quantity of a pass by its key, in the order of computation."""
     every = [*_source(config, inputs), *_target(config, inputs), *_outputs(config, inputs)]
@@ -267,7 +273,7 @@ def _feed_forward(config: ModelConfig, sublayer: Sublayer) -> Iterator[Quantity]
         yield Quantity(f"{at}.shares", f"{name}: shares of the experts", shares, ("B", n, "X"))
         formula = f"{output} = Σ share_i · FFN_i({x})"
     else:
-        activation = {"relu": "ReLU", "silu": "SiLU"}.get(config.activation, "GELU")
+        activation = activation_name(config)
         if config.gated:
             gate = f"{x}W_gate{gate_bias}"
             yield Quantity(f"{at}.gate", f"{name}: gate", gate, inner, is_detail=True)

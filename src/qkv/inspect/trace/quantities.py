@@ -27,6 +27,9 @@ POOLED = {
     "weighted": "mean over tokens, the n-th weighing n,",
 }
 
+NORMS = {"layer": "LayerNorm", "rms": "RMSNorm", "rms_plus_one": "RMSNorm"}
+"""Norms whose steps are known, by the names that formulas give them."""
+
 
 def activation_name(config: ModelConfig) -> str:
     """Name the activation as formulas do."""
@@ -108,7 +111,9 @@ def _embedding(config: ModelConfig, side: str, symbol: str, n: str) -> Iterator[
 
 
 def _norm_parts(config: ModelConfig, at: str, name: str, x: str, axes: Axes) -> Iterator[Quantity]:
-    """μ, σ and x̂ of a norm of x; an RMSNorm takes no mean away."""
+    """μ, σ and x̂ of a norm of x; an RMSNorm takes no mean away, and of others we know no steps."""
+    if config.norm not in NORMS:
+        return
     one = (*axes[:-1], "1")
     x = f"({x})" if " " in x else x
     centred = x
@@ -402,7 +407,7 @@ def _label_axes(config: ModelConfig, inputs: Inputs) -> Axes:
 
 
 def _norm(config: ModelConfig) -> str:
-    return "LayerNorm" if config.norm == "layer" else "RMSNorm"
+    return NORMS.get(config.norm, config.norm)
 
 
 def _capped(formula: str, cap: float) -> str:

@@ -44,7 +44,7 @@ SAVE: dict[str, Callable[[Path], None]] = {
     ),
 }
 MORE: dict[str, list[str]] = {"answer": ["--text", "the cat sees a dog"]}
-FILES = ("fill", "embed", "classify", "tag")  # commands with --input
+FILES = ("translate", "generate", "fill", "embed", "classify", "tag")  # commands with --input
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,11 @@ def lines_for(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", SAVE)
 def test_arguments_lines_and_files_are_answered_alike(
-    qkv: Command, folders: dict[str, Path], name: str, tmp_path: Path
+    qkv: Command,
+    folders: dict[str, Path],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = [name, "--model", folders[name], *MORE.get(name, [])]
     first, second = lines_for(name)
@@ -75,10 +79,16 @@ def test_arguments_lines_and_files_are_answered_alike(
     blank = qkv(*words, "--json", stdin=f"{first}\n \n{second}\n")
     assert len(blank.lines) == 3
     assert [blank.lines[0], blank.lines[2]] == qkv(*words, "--json", first, second).lines
+    monkeypatch.chdir(tmp_path)
+    Path(first).touch()
+    answer_of_name = qkv(*words, first, second)
+    assert answer_of_name.out == answer.out
+    assert answer_of_name.err.startswith(f"· {first} is taken as a text, but is a file too")
+    assert answer_of_name.err.endswith(f"< {first}\n")
     if name in FILES:
         (tmp_path / "a.txt").write_text(content, encoding="utf-8")
         assert qkv(*words, "--input", tmp_path / "a.txt").out == answer.out
-        mistake = qkv(*words, first, "--input", tmp_path / "a.txt").mistake
+        mistake = qkv(*words, second, "--input", tmp_path / "a.txt").mistake
         assert mistake.startswith("Texts are given both as arguments and as --input")
         assert "There is no file" in qkv(*words, "--input", tmp_path / "none.txt").mistake
 

@@ -100,7 +100,7 @@ def classify(
         model, n_texts = settings["model"], classifier.classes.n_texts
         answer_lines([_rows(input_, text_field or (), model, n_texts)], ask, show)
     else:
-        answer_lines(given_lines(text, input_), ask, show)
+        answer_lines(given_lines(text, input_, reads_images), ask, show)
 
 
 def _classify_images(

@@ -256,7 +256,9 @@ def _data_and_settings(
 
 def _of_pairs(given: dict[str, Any], folder: str, what: str) -> tuple[Any, dict[str, Any]]:
     """Two line-aligned files, or one of both sides whose columns are those of training."""
-    settings = {name: given[name] for name in ("beams", "tokenize") if name in given}
+    settings: dict[str, Any] = {
+        name: given[name] for name in ("beams", "tokenize") if name in given
+    }
     if "pairs" in given:
         _check_used(given, (*PAIRS, *SEARCH), f"{what}, scored on --pairs")
         data = recipe_of(folder).data

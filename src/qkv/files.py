@@ -4,12 +4,16 @@ import json
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from qkv.errors import UserError
+
+if sys.platform != "win32":
+    import fcntl
 
 HALF = re.compile(r"\\u[dD][89a-fA-F]")
 SPECIAL_FILES = {
@@ -59,6 +63,19 @@ def reading(path: Path, what: str = "file") -> Iterator[None]:
         raise UserError(
             f"{path} is not UTF-8 text (byte {error.start}); convert it first."
         ) from error
+
+
+def lock(file: IO[str], wait: bool = True) -> bool:
+    """Lock an open file until it is closed; return False where another process holds the lock.
+
+    The system releases the lock of a process that ends, however that happens.
+    """
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 @contextmanager

@@ -241,6 +241,16 @@ def test_the_override_that_another_section_clashes_with_is_named(path):
         load_recipe(path, ["data.valid_size=3"])
 
 
+def test_values_of_python_may_be_paths():
+    data = {"pairs": Path("a.tsv"), "valid_pairs": [Path("b.tsv"), "c.tsv"]}
+    recipe = recipe_from({"data": data})
+    assert (recipe.data.pairs, recipe.data.valid_pairs) == (("a.tsv",), ("b.tsv", "c.tsv"))
+    assert data["pairs"] == Path("a.tsv")
+    for values in ({1: {}}, {"data": {1: 2}}, {"model": {1: 2}}):
+        with pytest.raises(UserError, match=r"unknown key '1'"):
+            recipe_from(values)
+
+
 def test_round_trip(path):
     recipe = load_recipe(path, ["decode.beams=2", "model.max_length=99"])
     plain = recipe_to_dict(recipe)

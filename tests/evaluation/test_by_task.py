@@ -7,25 +7,23 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 import qkv
-from qkv.config import DecodeConfig, MaskConfig, preset
+from qkv.config import DecodeConfig, MaskConfig
 from qkv.data import Labelled, LabelledImage, Question, Sentence
 from qkv.data.formats.squad import Answer
 from qkv.errors import UserError
 from qkv.evaluation import Score, bleu, exact_match
 from qkv.evaluation.classification import ClassReport
 from qkv.evaluation.entities import EntityReport
-from qkv.model import Encoder as EncoderModel
-from qkv.tasks import Answerer, Encoder, ImageClassifier, Tagger
+from qkv.tasks import Answerer, Encoder, Tagger
 from qkv.tasks.answer import Answers
 from qkv.tasks.few_shot import FewShot
 from qkv.tasks.tag import Tags
-from qkv.tasks.vision import ImageClasses
 from qkv.text.chat import TEMPLATES
+from tests.run.common import write_lines, write_records
+from tests.tasks import test_vision
 from tests.tasks.test_texts import speaker, translator
 from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
 
@@ -34,11 +32,6 @@ TEXTS = ["the cat", "a dog", "no fish", "birds likes a cat"]
 
 def names(evaluation: qkv.Evaluation) -> list[str]:
     return [score.name for score in evaluation.scores]
-
-
-def written(path: Path, *lines: str) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
 
 
 def test_a_translator_on_pairs_and_on_files(tmp_path: Path) -> None:
@@ -53,8 +46,8 @@ def test_a_translator_on_pairs_and_on_files(tmp_path: Path) -> None:
     assert found.scores[2] == exact_match(outputs, references)
     assert (found.report, found.calibration) == (None, None)
     assert counts[-1] == (4, 4)
-    table = written(tmp_path / "a.tsv", *map("\t".join, zip(TEXTS, references, strict=True)))
-    both = written(tmp_path / "a.en", *TEXTS), written(tmp_path / "a.de", *references)
+    table = write_lines(tmp_path / "a.tsv", map("\t".join, zip(TEXTS, references, strict=True)))
+    both = write_lines(tmp_path / "a.en", TEXTS), write_lines(tmp_path / "a.de", references)
     assert qkv.evaluate(model, table) == qkv.evaluate(model, both) == found
     assert str(qkv.evaluate(model, str(table))) == "\n".join(map(str, found.scores))
     other = qkv.evaluate(model, table, tokenize="char", beams=2)
@@ -84,16 +77,16 @@ def test_a_language_model_on_conversations_and_records(tmp_path: Path) -> None:
     talks = [[*asked, {"role": "assistant", "content": text}] for text in (answer, "no", "no")]
     found = qkv.evaluate(model, [*talks, asked])  # one without an answer is left out
     assert found.scores == [Score("exact match", pytest.approx(100 / 3))]
-    path = written(tmp_path / "a.v2.jsonl", *(json.dumps({"messages": talk}) for talk in talks))
+    path = write_records(tmp_path / "a.v2.jsonl", *({"messages": talk} for talk in talks))
     assert qkv.evaluate(model, path) == found
     rows = [f'a,"{reply["content"]}"' for _, reply in talks]
-    path = written(tmp_path / "a.csv", "question,answer", *rows)
+    path = write_lines(tmp_path / "a.csv", ["question,answer", *rows])
     assert qkv.evaluate(model, path) == found
     few_shot = FewShot("{text}:", " {label}", options=("cat", "dog"))
     records = [{"text": "the", "label": "cat"}, {"text": "a", "label": "dog"}]
     chosen = qkv.evaluate(model, records, few_shot=few_shot)
     assert names(chosen) == ["accuracy", "always the commonest"]
-    path = written(tmp_path / "b.jsonl", *map(json.dumps, records))
+    path = write_records(tmp_path / "b.jsonl", *records)
     assert qkv.evaluate(model, path, few_shot=few_shot) == chosen
 
 
@@ -113,7 +106,7 @@ def test_a_classifier(kind: Any, tmp_path: Path) -> None:
     assert (found.calibration is not None) == (kind == "class")
     cells = ["|".join(label) if isinstance(label, tuple) else str(label) for label in labels]
     rows = [f"{text}\t{cell}" for text, cell in zip(TEXTS, cells, strict=True)]
-    path = written(tmp_path / "a.tsv", "said\tkind", *rows)
+    path = write_lines(tmp_path / "a.tsv", ["said\tkind", *rows])
     again = qkv.evaluate(model, path, label_field="kind", text_field=["said"])
     assert again.scores == found.scores
     assert set(names(found)) <= json.loads(json.dumps(found.to_dict())).keys()
@@ -125,16 +118,12 @@ def test_a_classifier(kind: Any, tmp_path: Path) -> None:
 
 
 def test_a_classifier_of_images() -> None:
-    config = preset("vit-tiny", head="sequence", n_labels=2)
-    torch.manual_seed(0)
-    mean = (0.5,) * config.n_channels
-    model = ImageClassifier(EncoderModel(config), ImageClasses(("a", "b"), mean, mean))
-    shape = config.n_channels, config.image_size, config.image_size
-    drawn = np.random.default_rng(0).integers(0, 255, (6, *shape), dtype=np.uint8)
-    examples = [LabelledImage(pixels, "ab"[n % 2]) for n, pixels in enumerate(drawn)]
-    found = qkv.evaluate(model, examples)
-    right = [output.label == "ab"[n % 2] for n, output in enumerate(model.classify(drawn))]
-    assert found.scores[0] == Score("accuracy", 100 * sum(right) / 6)
+    model, drawn = test_vision.classifier(), test_vision.images(6)
+    labels = test_vision.LABELS[:2] * 3
+    found = qkv.evaluate(model, list(map(LabelledImage, drawn, labels)))
+    outputs = model.classify(drawn)
+    right = [output.label == label for output, label in zip(outputs, labels, strict=True)]
+    assert found.scores[0] == Score("accuracy", pytest.approx(100 * sum(right) / 6))
     assert found.report is not None and found.calibration is not None
 
 

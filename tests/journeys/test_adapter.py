@@ -8,22 +8,18 @@ import pytest
 
 import qkv as package
 from tests.journeys.conftest import Command
-from tests.run.language_tiny import RUNS, learned, sentences
+from tests.run.common import write_lines
+from tests.run.language_tiny import RUNS, sentences
 
 GREEDY = ["--greedy", "--max-length", 20]
-
-
-@pytest.fixture(scope="module")
-def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return learned(tmp_path_factory).folder
 
 
 @pytest.fixture(scope="module")
 def adapter(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An adapter that makes the model speak of fish alone."""
     folder = tmp_path_factory.mktemp("adapter")
-    text = "".join(f"{line}\n" for line in sentences(200)).replace("dog", "fish")
-    (folder / "text.txt").write_text(text.replace("cat", "fish"), encoding="utf-8")
+    lines = (line.replace("dog", "fish").replace("cat", "fish") for line in sentences(200))
+    write_lines(folder / "text.txt", lines)
     settings = {"train_lora_rank": 4, "train_lr": 0.02, "train_steps": 40, "train_valid_every": 40}
     return RUNS.starting_from(speaker).run(folder, "run", **settings).folder
 
@@ -60,8 +56,7 @@ def test_folders_that_are_no_adapters(qkv: Command, speaker: Path, tmp_path: Pat
 def test_an_adapter_of_another_model_is_refused(
     qkv: Command, adapter: Path, tmp_path: Path
 ) -> None:
-    text = "".join(f"{line}\n" for line in sentences(100))
-    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    write_lines(tmp_path / "text.txt", sentences(100))
     settings = {"train_steps": 1, "model_d_model": 48, "model_n_heads": 2}
     other = RUNS.run(tmp_path, "other", **settings).folder
     for command in (

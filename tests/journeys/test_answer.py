@@ -34,9 +34,6 @@ def test_questions_as_arguments(qkv: Command, answerer: Path, article: Path) -> 
     assert (answer.code, answer.out, answer.err) == (0, "BAD\n742\n", "")
     assert qkv("answer", "--model", answerer, "--text", TEXT, *QUESTIONS).out == answer.out
     assert qkv("answer", "--model", answerer, "--text", "", "which name?").out == "\n"
-    stdin = "which number?\n\nwhich name?\n"
-    lines = qkv("answer", "--model", answerer, "--text", TEXT, stdin=stdin).lines
-    assert lines == ["742", "", "BAD"]
 
 
 def test_several_answers_with_their_probabilities(qkv: Command, answerer: Path) -> None:
@@ -105,4 +102,3 @@ def test_what_is_asked_for_wrongly(
     assert mistake == f"{path} brings its own questions; leave 'who?' out."
     mistake = qkv(*words, "--input", path, "--json", "--n-best", 2).mistake
     assert mistake == "--json with --input gives one answer for each id; leave --n-best out."
-    assert "n_best is 0" in qkv(*words, "--text", TEXT, "--n-best", 0, "who?").mistake

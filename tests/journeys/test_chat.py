@@ -14,21 +14,9 @@ import qkv as package
 from qkv.cli import main
 from qkv.tasks import Conversation
 from tests.journeys.conftest import Command
-from tests.run.language_tiny import learned, questions
+from tests.run.language_tiny import questions
 
 LONG = "say " + "3" * 50
-
-
-@pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model that spells a digit."""
-    return learned(tmp_path_factory, "instruct").folder
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model that was never taught to answer."""
-    return learned(tmp_path_factory).folder
 
 
 def talk(folder: Path, *said: str, system: str = "", **settings: object) -> list[str]:
@@ -147,13 +135,13 @@ def test_an_interrupted_answer_does_not_end_a_talk(
     assert (answer.code, answer.lines) == (0, ["", *talk(taught, "say 4", max_length=9)])
 
 
-def test_a_model_that_was_never_taught(qkv: Command, base: Path, model: Path) -> None:
-    mistake = qkv("chat", "--model", base, stdin="say 3\n").mistake
+def test_a_model_that_was_never_taught(qkv: Command, speaker: Path, model: Path) -> None:
+    mistake = qkv("chat", "--model", speaker, stdin="say 3\n").mistake
     assert mistake.startswith("This model was never taught to answer")
-    words = ["chat", "--model", base, "--greedy", "--max-length", 9]
+    words = ["chat", "--model", speaker, "--greedy", "--max-length", 9]
     answer = qkv(*words, "--template", "plain", stdin="the\n")
     settings = {"sample": False, "beams": 1, "max_length": 9}
-    assert answer.lines == talk(base, "the", template="plain", **settings)
+    assert answer.lines == talk(speaker, "the", template="plain", **settings)
     assert "Unknown chat template 'loud'" in qkv(*words, "--template", "loud").mistake
     assert "no special token '<|im_" in qkv(*words, "--template", "chatml").mistake
     assert "is a translation model and no language model" in qkv("chat", "--model", model).mistake

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,14 +14,8 @@ import qkv as package
 from qkv.tasks import LanguageModel
 from qkv.tasks.few_shot import FewShot
 from tests.journeys.conftest import Command
-from tests.run.language_tiny import (
-    ANIMALS,
-    learned,
-    questions,
-    sentences,
-    write_lines,
-    write_records,
-)
+from tests.run.common import write_lines, write_records
+from tests.run.language_tiny import ANIMALS, questions, sentences, write_questions
 from tests.run.tiny import sources, spell
 
 LINES = sources(30, seed=11, longest=6)
@@ -30,8 +23,8 @@ LINES = sources(30, seed=11, longest=6)
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    (tmp_path / "source").write_text("".join(f"{line}\n" for line in LINES))
-    (tmp_path / "target").write_text("".join(f"{spell(line)}\n" for line in LINES))
+    write_lines(tmp_path / "source", LINES)
+    write_lines(tmp_path / "target", map(spell, LINES))
     return tmp_path
 
 
@@ -54,15 +47,33 @@ def test_a_model_is_scored_with_a_signature(qkv: Command, model: Path, text: Pat
 
 
 def test_pairs_of_one_file_are_scored_as_two_files(qkv: Command, model: Path, text: Path) -> None:
-    rows = [f"{number},{line},{spell(line)}\n" for number, line in enumerate(LINES)]
-    table = text / "both.csv"
-    table.write_text("".join(["id,digits,words\n", *rows]))
+    rows = [f"{number},{line},{spell(line)}" for number, line in enumerate(LINES)]
+    table = write_lines(text / "both.csv", ["id,digits,words", *rows])
     found = ["evaluate", "--model", model, "--pairs", table]
     fields = ["--source-field", "digits", "--target-field", "words"]
     assert qkv(*found, *fields).lines == qkv(*given(text, model)).lines
     assert "name the two sides as --source-field and --target-field" in qkv(*found).mistake
     assert "--source has no effect here" in qkv(*given(text, model), "--pairs", table).mistake
     assert "--source-field has no effect here" in qkv(*given(text, model), *fields).mistake
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_document_is_what_it_was_in_the_run(
+    qkv: Command, speaker: Path, tmp_path: Path, known: bool
+) -> None:
+    """A line here, or else a file; of a table a record."""
+    lines = sentences(20, seed=6)
+    file = write_lines(tmp_path / "a.txt", lines)
+    texts = lines if known else [file.read_text(encoding="utf-8")]
+    if not known:
+        speaker = shutil.copytree(speaker, tmp_path / "alone")
+        (speaker / "recipe.toml").unlink()
+    words: list[object] = ["evaluate", "--model", speaker, "--text"]
+    expected = f"{package.evaluate(package.load(speaker), texts)}\n"
+    assert qkv(*words, file).out == expected
+    table = write_records(tmp_path / "a.v2.jsonl", *({"n": 1, "said": text} for text in texts))
+    assert "name one as --text-field" in qkv(*words, table).mistake
+    assert qkv(*words, table, "--text-field", "said").out == expected
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
@@ -77,14 +88,6 @@ def test_quantised_weights_are_scored_against_floats(
         difference = scores[name]["value"] - floats[name]["value"]
         assert scores[f"{name} against fp32"]["value"] == pytest.approx(difference)
     assert "BLEU against fp32" not in floats
-
-
-def test_scores_for_machines(qkv: Command, model: Path, text: Path) -> None:
-    scores = json.loads(qkv(*given(text, model), "--json").out)
-    assert scores.keys() == {"BLEU", "chrF", "exact match"}
-    assert "tok:13a" in scores["BLEU"]["signature"]
-    lines = qkv(*given(text, model)).lines
-    assert lines[0].startswith(f"BLEU {scores['BLEU']['value']:.2f} ")
 
 
 def test_the_translations_can_be_kept_and_scored_again(
@@ -102,13 +105,6 @@ def test_search_and_tokenizer_can_be_chosen(qkv: Command, model: Path, text: Pat
     assert (text / "found").read_text().splitlines() == greedy
     answer = qkv(*given(text, model), "--tokenize", "char")
     assert "tok:char" in answer.out
-
-
-def test_chinese_references_are_cut_by_character(qkv: Command, tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("我爱你。\n我吃了一个苹果。\n")
-    answer = qkv("evaluate", "--hypotheses", tmp_path / "a", "--target", tmp_path / "a")
-    assert "tok:zh" in answer.lines[0]
-    assert answer.lines[0].startswith("BLEU 100.00")
 
 
 def test_sources_over_the_limit_are_cut(qkv: Command, model: Path, tmp_path: Path) -> None:
@@ -138,89 +134,13 @@ def test_mistakes_are_named(qkv: Command, model: Path, text: Path) -> None:
     assert "There is no file" in qkv("evaluate", "--target", "x", "--hypotheses", target).mistake
 
 
-@pytest.fixture(scope="module")
-def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a language model."""
-    return learned(tmp_path_factory).folder
-
-
-@pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a language model that answers."""
-    return learned(tmp_path_factory, "instruct").folder
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_text_is_measured_from_its_beginning_to_its_end(
-    qkv: Command, speaker: Path, tmp_path: Path, known: bool
-) -> None:
-    """Also where it is much longer than the context, and over several files.
-
-    A document is what it was in the run that made the model, a line here, or else a file.
-    """
-    texts = ["\n".join(sentences(20, seed=6)) + "\n", "我爱你猫"]  # a last line end counts too
-    files: list[object] = []
-    for number, text in enumerate(texts):
-        (tmp_path / f"{number}.txt").write_bytes(text.replace("\n", "\r\n").encode())
-        files += ["--text", tmp_path / f"{number}.txt"]
-    if known:
-        texts = [line for text in texts for line in text.splitlines()]
-    else:
-        speaker = shutil.copytree(speaker, tmp_path / "alone")
-        (speaker / "recipe.toml").unlink()
-    found = package.load(speaker).score(texts)
-    nats = -sum(one.log_probability for one in found)
-    expected = {
-        "loss": nats / sum(one.n_tokens for one in found),
-        "bits per byte": nats / math.log(2) / sum(len(text.encode()) for text in texts),
-    }
-    expected["perplexity"] = math.exp(expected["loss"])
-    scores = json.loads(qkv("evaluate", "--model", speaker, *files, "--json").out)
-    assert {name: each["value"] for name, each in scores.items()} == pytest.approx(expected)
-    lines = qkv("evaluate", "--model", speaker, *files).lines
-    assert lines[0] == f"loss {expected['loss']:.4f}"
-    assert lines[2] == f"bits per byte {expected['bits per byte']:.4f}"
-    records = [json.dumps({"number": 1, "said": text}) for text in texts]
-    table = write_lines(tmp_path / "a.v2.jsonl", records)
-    words = ["evaluate", "--model", speaker, "--text", table]
-    assert "name one as --text-field" in qkv(*words).mistake
-    assert qkv(*words, "--text-field", "said").lines == lines
-
-
-def test_answers_are_compared_word_for_word(qkv: Command, taught: Path, tmp_path: Path) -> None:
-    asked = questions()
-    write_records(tmp_path / "a.jsonl", [*asked[:20], ("say 3", "four"), ("say 4", "five")])
-    model = package.load(taught)
-    right = sum(model.chat(question) == answer for question, answer in asked[:20])
-    answer = qkv("evaluate", "--model", taught, "--records", tmp_path / "a.jsonl")
-    assert answer.lines == [f"exact match {100 * right / 22:.2f}"]
-    assert right >= 15
-
-
-def test_preferences_are_answers_that_are_compared(
-    qkv: Command, taught: Path, tmp_path: Path
-) -> None:
-    records = [{"prompt": q, "chosen": a, "rejected": f"{a} {a}"} for q, a in questions()[:10]]
-    path = write_lines(tmp_path / "a.jsonl", [json.dumps(record) for record in records])
-    expected = package.evaluate(package.load(taught), path)
-    assert [score.name for score in expected.scores] == ["preferred", "margin"]
-    assert expected.scores[0].value > 50
-    answer = qkv("evaluate", "--model", taught, "--records", path)
-    assert answer.lines == list(map(str, expected.scores))
-    broken = write_lines(tmp_path / "b.jsonl", [json.dumps({**records[0], "rejected": None})])
-    assert (
-        "there is no 'rejected' among"
-        in qkv("evaluate", "--model", taught, "--records", broken).mistake
-    )
-
-
 def test_choices_among_options_after_solved_examples(
     qkv: Command, speaker: Path, tmp_path: Path
 ) -> None:
     def records(path: Path, lines: list[str]) -> list[dict[str, str]]:
         cut = [line.split(". ")[0].rstrip(".").rsplit(" ", 1) for line in lines]
         found = [{"text": text, "label": label} for text, label in cut]
-        write_lines(path, [json.dumps(record) for record in found])
+        write_records(path, *found)
         return found
 
     asked = records(tmp_path / "asked.jsonl", sentences(12, seed=8))
@@ -269,7 +189,7 @@ def test_mistakes_about_language_models_are_named(
     def ask(*words: object, folder: Path = speaker) -> str:
         return qkv("evaluate", "--model", folder, *words).mistake
 
-    path = write_lines(tmp_path / "a.jsonl", ['{"text": "a", "label": "b"}'])
+    path = write_records(tmp_path / "a.jsonl", {"text": "a", "label": "b"})
     examples = ["--examples", path, "--template", "{text}"]
     both = ["--option", "b", "--option", "c"]
     assert "Give the --model" in qkv("evaluate", "--text", path).mistake
@@ -278,7 +198,7 @@ def test_mistakes_about_language_models_are_named(
     )
     assert "There is no file" in ask("--text", tmp_path / "none")
     assert "never taught to answer" in ask(
-        "--records", write_records(tmp_path / "r.jsonl", questions())
+        "--records", write_questions(tmp_path / "r.jsonl", questions())
     )
     (tmp_path / "empty").write_text("")
     assert "There is no text in" in ask("--text", tmp_path / "empty")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,12 @@ import qkv as package
 from qkv.evaluation.classification import ClassReport
 from qkv.tasks.reading import save_encoder
 from tests.journeys.conftest import Command
-from tests.run import classify_tiny, fill_tiny, tag_tiny, test_answer
+from tests.run import classify_tiny, fill_tiny, language_tiny, tag_tiny, test_answer, tiny
+from tests.run.common import write_lines
+from tests.run.language_tiny import write_questions
+from tests.run.prefer_tiny import write_preferences
+from tests.run.tiny import sources, spell
 from tests.tasks.understand_tiny import TOKENIZER, encoder
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return classify_tiny.learned(tmp_path_factory).folder
 
 
 @pytest.fixture
@@ -193,56 +193,71 @@ def test_options_are_named_where_they_are_at_hand(
     assert "name a folder, or a .png or .svg file" in ask("--picture", tmp_path / "all.pdf")
 
 
-def scored(kind: str, folder: Path, factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A model of each kind, and a file of examples for it."""
+def scored(kind: str, folder: Path, factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+    """A model of each kind, and files for it to be scored on."""
+    if kind == "translations":
+        write_lines(folder / "source", lines := sources(30, seed=11))
+        write_lines(folder / "target", map(spell, lines))
+        return tiny.learned(factory).folder, [folder / "source", folder / "target"]
+    if kind == "texts":  # longer than the context; a last line end counts too
+        long = "\r\n".join([*language_tiny.sentences(20, seed=6), ""])
+        for name, text in (("a.txt", long), ("b.txt", "我爱你猫")):
+            (folder / name).write_bytes(text.encode())
+        return language_tiny.learned(factory).folder, [folder / "a.txt", folder / "b.txt"]
+    if kind in ("records", "preferences"):
+        write = write_questions if kind == "records" else write_preferences
+        write(folder / "a.jsonl", language_tiny.questions()[:20])
+        return language_tiny.learned(factory, "instruct").folder, [folder / "a.jsonl"]
     if kind in ("classes", "number"):
         model = classify_tiny.learned(factory, kind).folder
-        return model, model.parent / f"{kind}.test.tsv"
+        return model, [model.parent / f"{kind}.test.tsv"]
     if kind == "entities":
         path = tag_tiny.write_conll(folder / "test.conll", tag_tiny.sentences(30, seed=9))
-        return tag_tiny.learned(factory).folder, path
+        return tag_tiny.learned(factory).folder, [path]
     if kind == "words":
         for name, seed in (("train", 1), ("valid", 2)):
             tag_tiny.write_conll(folder / f"{name}.conll", tag_tiny.parts_of_speech(40, seed))
-        return tag_tiny.run(folder, train_steps=4).folder, folder / "valid.conll"
+        return tag_tiny.run(folder, train_steps=4).folder, [folder / "valid.conll"]
     if kind == "answers":
         path = test_answer.write_questions(folder / "test.json", 12, seed=7)
-        return test_answer.learned(factory).folder, path
-    model, path = folder / "embedder", folder / "pairs.tsv"
+        return test_answer.learned(factory).folder, [path]
+    model = folder / "embedder"
     save_encoder(model, "embed", encoder(head="none").float(), TOKENIZER, embed={})
-    path.write_text("source\ttarget\nthe cat\tthe cat\na dog\ta dog\nno fish\tno fish\n")
-    return model, path
+    lines = ["source\ttarget", "the cat\tthe cat", "a dog\ta dog", "no fish\tno fish"]
+    return model, [write_lines(folder / "pairs.tsv", lines)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "more"),
-    [
-        ("classes", {"classes", "means"}),
-        ("number", set()),
-        ("entities", {"types", "whole"}),
-        ("words", {"classes", "means"}),
-        ("answers", set()),
-        ("vectors", set()),
-    ],
-)
+OPTIONS = {
+    "translations": ["--source", "--target"],
+    "texts": ["--text", "--text"],
+    "records": ["--records"],
+    "preferences": ["--records"],
+}
+MORE = {
+    "classes": {"classes", "means"},
+    "entities": {"types", "whole"},
+    "words": {"classes", "means"},
+}
+ONLY_EXAMPLES = ("classes", "number", "entities", "words", "answers")
+
+
+@pytest.mark.parametrize("kind", [*OPTIONS, *ONLY_EXAMPLES, "vectors"])
 def test_every_model_is_scored_as_in_python(
-    qkv: Command,
-    tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    kind: str,
-    more: set[str],
+    qkv: Command, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, kind: str
 ) -> None:
-    folder, path = scored(kind, tmp_path, tmp_path_factory)
-    expected = package.evaluate(package.load(folder), path)
-    words = ["evaluate", "--model", folder, "--examples", path]
+    folder, files = scored(kind, tmp_path, tmp_path_factory)
+    given = files[0] if len(files) == 1 else tuple(files)
+    expected = package.evaluate(package.load(folder), given)
+    options = OPTIONS.get(kind, ["--examples"])
+    words = ["evaluate", "--model", folder, *chain(*zip(options, files, strict=True))]
     assert qkv(*words).out == f"{expected}\n"
     found = json.loads(qkv(*words, "--json").out)
-    assert found.keys() == {score.name for score in expected.scores} | more
+    assert found.keys() == {score.name for score in expected.scores} | MORE.get(kind, set())
     for score in expected.scores:
         assert found[score.name] == dataclasses.asdict(score)
     mistake = qkv(*words, "--picture", tmp_path / "pictures").mistake
     assert "leave --picture out" in mistake or "--picture has no effect here" in mistake
-    if expected.outputs is None:
+    if kind not in ("translations", *ONLY_EXAMPLES):
         assert "--output has no effect" in qkv(*words, "--output", tmp_path / "x").mistake
         return
     assert qkv(*words, "--output", tmp_path / "found.txt").out == f"{expected}\n"

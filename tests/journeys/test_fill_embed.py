@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
@@ -55,18 +54,6 @@ def test_a_gap_is_filled_and_its_candidates_are_shown(qkv: Command, filler: Path
     assert usual[1].count(" %") == 5
 
 
-def test_lines_keep_their_places(qkv: Command, filler: Path, tmp_path: Path) -> None:
-    text = "the <mask> sat\n\n我<mask>你\r\n"
-    answer = qkv("fill", "--model", filler, "--top-k", 1, stdin=text)
-    model = package.load(filler)
-    expected = [model.fill("the <mask> sat").text, "", model.fill("我<mask>你").text]
-    assert answer.lines == expected
-    (tmp_path / "lines.txt.gz").write_bytes(gzip.compress(text.encode()))
-    words = ("--top-k", 1, "--input", tmp_path / "lines.txt.gz")
-    assert qkv("fill", "--model", filler, *words).lines == expected
-    assert qkv("fill", "--model", filler, stdin="").out == ""
-
-
 def test_json_is_an_object_a_line(qkv: Command, filler: Path) -> None:
     texts = ["the <mask> sat", "", "我<mask>你"]
     answer = qkv("fill", "--model", filler, "--json", stdin="\n".join(texts))
@@ -92,10 +79,6 @@ def test_a_filled_text_keeps_to_its_line(
 def test_what_cannot_be_filled_is_explained(
     qkv: Command, filler: Path, classifier: Path, tmp_path: Path
 ) -> None:
-    mistake = qkv("fill", "--model", filler, stdin="<mask>\nthe cat\n").mistake
-    assert mistake.startswith("Text 2 has no gap to fill; mark one with <mask>")
-    mistake = qkv("fill", "--model", filler, "<mask> cat" * 20).mistake
-    assert "this model reads at most 22" in mistake
     mistake = qkv("fill", "--model", classifier, "<mask>").mistake
     assert mistake == (f"{classifier} cannot fill gaps, but embed texts; use it with `qkv embed`.")
     translator, viewer = tmp_path / "translator", tmp_path / "viewer"
@@ -107,10 +90,6 @@ def test_what_cannot_be_filled_is_explained(
         assert mistake == f"{translator} is no encoder; use it with `qkv translate`."
         mistake = qkv(name, "--model", viewer, "<mask>").mistake
         assert mistake == f"{viewer} reads images, not texts; use it with `qkv classify`."
-        assert "is not a model folder" in qkv(name, "--model", tmp_path, "a").mistake
-        mistake = qkv(name, "--model", filler, "a", "--input", "b.txt").mistake
-        assert "both as arguments and as --input" in mistake
-    assert "top_k is 0" in qkv("fill", "--model", filler, "--top-k", 0, "<mask>").mistake
 
 
 def test_vectors_are_lines_of_numbers(qkv: Command, filler: Path) -> None:
@@ -118,7 +97,6 @@ def test_vectors_are_lines_of_numbers(qkv: Command, filler: Path) -> None:
     found = np.array([[float(value) for value in line.split(" ")] for line in answer.lines])
     assert (answer.code, answer.err) == (0, "")
     np.testing.assert_allclose(found, package.load(filler).embed(LINES), rtol=1e-5)
-    assert qkv("embed", "--model", filler, stdin="").out == ""
 
 
 def test_vectors_as_json_and_as_an_array(qkv: Command, filler: Path, tmp_path: Path) -> None:

@@ -287,21 +287,8 @@ def test_a_long_text_shows_its_end(qkv: Command, kind: Callable[[str], Path]) ->
     assert answer.code == 0, answer.err
     assert "The last 32 of 39 steps." in answer.lines
     assert any("(the last 32 tokens)" in line for line in answer.lines)
-    found = numbers(
-        qkv(
-            "inspect",
-            kind("translator"),
-            "--source",
-            "a",
-            "--target",
-            text[:38],
-            "--view",
-            "steps",
-            "--view",
-            "attribution",
-            "--json",
-        )
-    )
+    words = ["--source", "a", "--target", text[:38], "--view", "steps", "--view", "attribution"]
+    found = numbers(qkv("inspect", kind("translator"), *words, "--json"))
     assert len(found["steps"]) == 39
     assert found["attribution"]["positions"] == list(range(7, 39))
 
@@ -309,7 +296,7 @@ def test_a_long_text_shows_its_end(qkv: Command, kind: Callable[[str], Path]) ->
 def test_mistakes_before_anything_is_loaded(look: Look, tmp_path: Path) -> None:
     mistake = look("--view", "atention").mistake
     assert mistake == "There is no view 'atention'; did you mean 'attention'?"
-    assert "there are flow, steps" in look("--view", "xyz").mistake
+    assert "it may be one of all, attention" in look("--view", "xyz").mistake
     assert "Unknown attention 'self'" in look("--attention", "self").mistake
     assert "a.gif ends in .gif" in look("--out", tmp_path / "a.gif").mistake
     assert "ends in nothing" in look("--out", tmp_path / "a").mistake

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from qkv.cli.common import stdin_lines
-from qkv.tasks import Answerer, Encoder, Prompting, Tagger, load
+from qkv.tasks import Answerer, Encoder, LanguageModel, Prompting, Tagger, Translator, load
 from qkv.tasks.answer import Answers
 from qkv.tasks.tag import Tags
 from qkv.text.chat import TEMPLATES
@@ -76,9 +77,10 @@ def test_arguments_lines_and_files_are_answered_alike(
     content = f"\ufeff{first}\r\n{second}"
     assert qkv(*words, stdin=content).out == answer.out
     assert qkv(*words, stdin="").out == ""
-    blank = qkv(*words, "--json", stdin=f"{first}\n \n{second}\n")
-    assert len(blank.lines) == 3
-    assert [blank.lines[0], blank.lines[2]] == qkv(*words, "--json", first, second).lines
+    for form in (["--json"], ["--top-k", 1] if name == "fill" else []):
+        before, blank, after = qkv(*words, *form, stdin=f"{first}\n \n{second}\n").lines
+        assert [before, after] == qkv(*words, *form, first, second).lines
+        assert form == ["--json"] or name in ("generate", "embed") or not blank.strip()
     monkeypatch.chdir(tmp_path)
     Path(first).touch()
     answer_of_name = qkv(*words, first, second)
@@ -86,9 +88,9 @@ def test_arguments_lines_and_files_are_answered_alike(
     assert answer_of_name.err.startswith(f"· {first} is taken as a text, but is a file too")
     assert answer_of_name.err.endswith(f"< {first}\n")
     if name in FILES:
-        (tmp_path / "a.txt").write_text(content, encoding="utf-8")
-        assert qkv(*words, "--input", tmp_path / "a.txt").out == answer.out
-        mistake = qkv(*words, second, "--input", tmp_path / "a.txt").mistake
+        (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content.encode()))
+        assert qkv(*words, "--input", tmp_path / "a.txt.gz").out == answer.out
+        mistake = qkv(*words, second, "--input", tmp_path / "a.txt.gz").mistake
         assert mistake.startswith("Texts are given both as arguments and as --input")
         assert "There is no file" in qkv(*words, "--input", tmp_path / "none.txt").mistake
 
@@ -131,6 +133,41 @@ def test_a_text_is_the_same_on_the_command_line_and_in_python(
     assert score(model, text.strip()) != expected
 
 
+DRAWS = {"max_length": 9, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 4}
+# The verb behind a command, what it is given in any case, and settings beside those of draws
+SEARCH: dict[str, tuple[type, str, dict[str, Any], dict[str, Any]]] = {
+    "translate": (
+        Translator,
+        "n_best",
+        {"prefix": "", "progress": None},
+        {"beams": 2, "length_penalty": 0.5, "n_best": 2, "prefix": "on", "sample": True},
+    ),
+    "generate": (LanguageModel, "stream", {}, {"repetition_penalty": 1.2}),
+}
+
+
+@pytest.mark.parametrize("name", SEARCH)
+def test_settings_reach_the_search(
+    qkv: Command, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kind, verb, usual, more = SEARCH[name]
+    seen: dict[str, Any] = {}
+
+    def note(model: Any, texts: Any, **settings: Any) -> Any:
+        seen.clear()
+        seen.update(settings)
+        return iter([[]] if verb == "n_best" else ())
+
+    monkeypatch.setattr(kind, verb, note)
+    words = [name, "--model", folders[name], "1"]
+    qkv(*words)
+    assert seen == {**usual, "truncate": False, "first": 0}  # the folder's own settings
+    given = {**DRAWS, **more}
+    options = [(f"--{key.replace('_', '-')}", value) for key, value in given.items()]
+    qkv(*words, "--truncate", *(word for pair in options for word in pair if word is not True))
+    assert seen == {**usual, **given, "sample": True, "truncate": True, "first": 0}
+
+
 @pytest.mark.parametrize("name", SAVE)
 def test_weights_in_8_bits_are_stored_and_loaded_by_every_command(
     qkv: Command, folders: dict[str, Path], name: str, tmp_path: Path
@@ -153,10 +190,16 @@ def test_mistakes_are_named(
     mistake = qkv(*words, stdin=b"the <mask>\n\xff\n").mistake
     assert "standard input, line 2: byte 1 of the line (0xff) is not UTF-8" in mistake
     assert "Text 2 holds bytes that are not UTF-8" in qkv(*words, "the <mask>", "\udce9").mistake
-    other = [name, "--model", folders["translate" if name != "translate" else "tag"]]
-    assert "; use it with `qkv t" in qkv(*other, *MORE.get(name, []), "a").mistake
-    nowhere = [name, "--model", tmp_path / "none", *MORE.get(name, [])]
-    assert "is neither a path that exists" in qkv(*nowhere, "a").mistake
+
+    def with_model(folder: Path) -> str:
+        return qkv(name, "--model", folder, *MORE.get(name, []), "a").mistake
+
+    other = "tag" if name == "translate" else "translate"
+    mistake = with_model(folders[other])
+    assert mistake.startswith(f"{folders[other]} is ")
+    assert mistake.endswith(f"; use it with `qkv {other}`.")
+    assert "is not a model folder" in with_model(tmp_path)
+    assert "is neither a path that exists" in with_model(tmp_path / "none")
     assert "Unknown device 'gpu'" in qkv(*words, "--device", "gpu", "the <mask>").mistake
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -10,30 +9,17 @@ from pathlib import Path
 import pytest
 
 import qkv as package
-from qkv.cli.options import complete_model
 from qkv.shelf import folder_size, packaged
-from qkv.tasks import Encoder, Translator
 from tests.journeys.conftest import Command
 
 FOLDER = packaged()["zh-en"]
 ENCODER_FOLDER = packaged()["mini-bert"]
-LARGEST = 12_000_000  # bytes that the model may add to an installation
 
 
 def test_it_translates_without_a_model_being_named(qkv: Command) -> None:
     answer = qkv("translate", "我爱你。", "这个汤太咸了。", "")
     assert (answer.code, answer.err) == (0, "")
     assert answer.lines == ["I love you.", "This soup is too salty.", ""]
-
-
-def test_it_is_loaded_by_its_name() -> None:
-    translator = package.load("zh-en", device="cpu")
-    assert isinstance(translator, Translator)
-    assert translator.translate("我爱你") == "I love you."
-
-
-def test_a_model_of_ones_own_comes_first(qkv: Command, model: Path) -> None:
-    assert qkv("translate", "--model", model, "3 1").lines == ["three one"]
 
 
 def test_a_folder_of_the_same_name_is_not_taken_by_default(
@@ -45,12 +31,6 @@ def test_a_folder_of_the_same_name_is_not_taken_by_default(
     assert "zh-en" in qkv("translate", "--model", "zh-en", "我爱你。").mistake
 
 
-def test_its_size_fits_into_a_wheel() -> None:
-    assert folder_size(FOLDER) <= LARGEST
-    stored = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))
-    assert stored["task"] == "translate"
-
-
 def test_the_wheel_takes_all_of_its_files() -> None:
     root = Path(__file__).parents[2]
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
@@ -60,21 +40,20 @@ def test_the_wheel_takes_all_of_its_files() -> None:
         assert any(fnmatch(name, pattern) for pattern in patterns), name
 
 
-def test_its_card_names_data_licences_and_scores() -> None:
-    card = (FOLDER / "README.md").read_text(encoding="utf-8")
-    for word in ("Tatoeba", "CC-BY 2.0 FR", "3AM", "MIT", "BLEU", "recipes/zh_en.toml"):
-        assert word in card
-
-
 @pytest.mark.parametrize(
-    "command",
-    [("generate", "x"), ("fill", "x"), ("classify", "x"), ("answer", "--text", "x", "x")],
-    ids=lambda command: command[0],
+    ("folder", "most", "words"),
+    [
+        (FOLDER, 12_000_000, ("BLEU", "recipes/zh_en.toml")),
+        (ENCODER_FOLDER, 6_000_000, ("restored", "recipes/mini_bert.toml")),
+    ],
 )
-def test_another_task_is_refused_in_one_sentence(qkv: Command, command: tuple[str, ...]) -> None:
-    mistake = qkv(*command, "--model", "zh-en").mistake
-    assert mistake.startswith("zh-en is ")
-    assert mistake.endswith("use it with `qkv translate`.")
+def test_models_are_small_and_their_cards_name_data_licences_and_scores(
+    folder: Path, most: int, words: tuple[str, ...]
+) -> None:
+    assert folder_size(folder) <= most
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for word in ("Tatoeba", "CC-BY 2.0 FR", "3AM", "MIT", *words):
+        assert word in card
 
 
 def test_the_packaged_encoder_fills_gaps_without_a_model_being_named(qkv: Command) -> None:
@@ -85,16 +64,6 @@ def test_the_packaged_encoder_fills_gaps_without_a_model_being_named(qkv: Comman
     assert answer.lines == ["I want to have a cup of coffee.", "我昨天买了一本书。"]
 
 
-def test_the_packaged_encoder_is_loaded_by_its_name_and_small() -> None:
+def test_the_packaged_encoder_is_loaded_by_its_name() -> None:
     encoder = package.load("mini-bert", device="cpu")
-    assert isinstance(encoder, Encoder)
     assert encoder.fill("I want to <mask> a cup of coffee.").masks[0][0].text == "have"
-    assert folder_size(ENCODER_FOLDER) <= 6_000_000
-    card = (ENCODER_FOLDER / "README.md").read_text(encoding="utf-8")
-    for word in ("Tatoeba", "CC-BY 2.0 FR", "3AM", "MIT", "restored", "recipes/mini_bert.toml"):
-        assert word in card
-
-
-def test_the_shell_completes_its_name() -> None:
-    assert "zh-en" in complete_model("zh")
-    assert "mini-bert" in complete_model("mini")

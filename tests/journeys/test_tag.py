@@ -27,10 +27,7 @@ def test_entities_are_marked_in_the_text(qkv: Command, tagger: Path) -> None:
     assert (answer.code, answer.out, answer.err) == (0, f"{MARKED}\nthe old house\n", "")
 
 
-def test_lines_of_standard_input_keep_their_places(qkv: Command, tagger: Path) -> None:
-    answer = qkv("tag", "--model", tagger, stdin=f"\ufeff{LINE}\n\nthe old\r\n  \nbob sees rome")
-    assert answer.lines == [MARKED, "", "the old", "  ", "[bob|person] sees [rome|place]"]
-    assert qkv("tag", "--model", tagger, stdin="").out == ""
+def test_a_text_with_a_line_end_keeps_to_its_line(qkv: Command, tagger: Path) -> None:
     assert qkv("tag", "--model", tagger, "the\nold").lines == ["the old"]
 
 

@@ -19,22 +19,6 @@ def test_sentences_as_arguments(qkv: Command, model: Path) -> None:
     assert (answer.code, answer.out, answer.err) == (0, "three one\ntwo\n", "")
 
 
-def test_lines_of_standard_input_keep_their_places(qkv: Command, model: Path) -> None:
-    long = " ".join("1" * 20)
-    text = f"\ufeff3 1\n\n2\r\n   \n{long}\n4 4 4"
-    answer = qkv("translate", "--model", model, stdin=text)
-    translator = package.load(model)
-    expected = ["three one", "", "two", "", translator.translate(long), "four four four"]
-    assert answer.lines == expected
-
-
-def test_many_lines_are_the_same_as_each_by_itself(qkv: Command, model: Path) -> None:
-    lines = sources(30, seed=3)
-    together = qkv("translate", "--model", model, stdin="\n".join(lines) + "\n").lines
-    assert together == package.load(model).translate(lines)
-    assert qkv("translate", "--model", model, lines[7]).lines == [together[7]]
-
-
 def test_json_is_an_object_a_line(qkv: Command, model: Path) -> None:
     answer = qkv("translate", "--model", model, "--json", stdin="3 1\r\n\n爱\n")
     found = [json.loads(line) for line in answer.lines]
@@ -66,40 +50,12 @@ def test_draws_can_be_repeated(qkv: Command, model: Path) -> None:
     assert draw(1, "--top-p", 0.01) == draw(2, "--min-p", 1.0)
 
 
-def test_settings_reach_the_search(
-    qkv: Command, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = {}
-
-    def n_best(self, texts, **settings):  # type: ignore[no-untyped-def]
-        seen.update(settings)
-        return [[] for _ in texts]
-
-    monkeypatch.setattr(Translator, "n_best", n_best)
-    qkv("translate", "--model", model, "1")
-    usual = {"prefix": "", "truncate": False, "progress": None, "first": 0}
-    assert seen == usual  # the folder's own settings
-    options = {
-        "beams": 2,
-        "length_penalty": 0.5,
-        "n_best": 2,
-        "max_length": 9,
-        "prefix": "on",
-        "temperature": 0.7,
-        "top_k": 5,
-        "top_p": 0.9,
-        "min_p": 0.1,
-        "seed": 4,
-    }
-    words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    words = [word.replace("_", "-") if isinstance(word, str) else word for word in words]
-    qkv("translate", "--model", model, *words, "--sample", "--truncate", "1")
-    assert seen == {**usual, **options, "sample": True, "truncate": True}
-
-
 def test_a_forced_beginning(qkv: Command, model: Path) -> None:
     lines = qkv("translate", "--model", model, "--prefix", "nine", "3 1", "2").lines
     assert all(line.startswith("nine") for line in lines)
+    long = " ".join(["one"] * 40)
+    mistake = qkv("translate", "--model", model, "--prefix", long, "1").mistake
+    assert "leaves no room" in mistake
 
 
 def test_a_translation_keeps_to_its_line(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,7 @@ from tests.proofs.models import KINDS, folder_of
 @pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A model folder of a kind, made once; nobody may change it."""
-    made: dict[str, Path] = {}
-
-    def find(kind: str) -> Path:
-        if kind not in made:
-            made[kind] = folder_of(KINDS[kind](), tmp_path_factory.mktemp("model"))
-        return made[kind]
-
-    return find
+    return cache(lambda kind: folder_of(KINDS[kind](), tmp_path_factory.mktemp("model")))
 
 
 @pytest.fixture

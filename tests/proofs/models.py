@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from qkv.config import DecodeConfig, preset
-from qkv.model import Encoder as EncoderModel
 from qkv.model import EncoderDecoder
-from qkv.tasks import Answerer, Encoder, ImageClassifier, Prompting, Tagger, Tokenizers, Translator
+from qkv.tasks import Answerer, Encoder, Prompting, Tagger, Tokenizers, Translator
 from qkv.tasks.answer import Answers
 from qkv.tasks.tag import Tags
-from qkv.tasks.vision import ImageClasses
+from tests.run.common import ids_of
 from tests.run.language_tiny import speaker, vocabulary
+from tests.tasks.test_vision import classifier as image_classifier
 from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
 
 
@@ -29,32 +29,12 @@ def translator(name: str = "transformer-small", **differences: Any) -> Translato
         n_encoder_layers=2,
         max_length=40,
         n_decoder_layers=2,
-        vocab_size=len(TOKENIZER),
-        pad_id=TOKENIZER.pad_id,
-        bos_id=TOKENIZER.bos_id,
-        eos_id=TOKENIZER.eos_id,
+        **ids_of(TOKENIZER),
         **differences,
     )
     return Translator(
         EncoderDecoder(config).eval(), Tokenizers(TOKENIZER, TOKENIZER), DecodeConfig(beams=2)
     )
-
-
-def images() -> ImageClassifier:
-    torch.manual_seed(0)
-    config = preset(
-        "vit-tiny",
-        d_model=16,
-        d_ff=24,
-        n_heads=2,
-        n_encoder_layers=2,
-        image_size=8,
-        n_channels=3,
-        head="sequence",
-        n_labels=3,
-    )
-    classes = ImageClasses(("a", "b", "c"), (0.4, 0.5, 0.3), (0.2, 0.3, 0.1))
-    return ImageClassifier(EncoderModel(config).eval(), classes)
 
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -74,7 +54,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "number": lambda: classifier(("much",), kind="number"),
     "tag": lambda: Tagger(encoder(head="token"), TOKENIZER, Tags(("O", "B-x", "I-x"), "iob2")),
     "answer": lambda: Answerer(encoder(head="token", n_labels=2), TOKENIZER, Answers()),
-    "image": images,
+    "image": lambda: image_classifier(channels=3),
 }
 
 

@@ -36,19 +36,11 @@ from qkv.text import Tokenizer
 from qkv.weights import read_tensors, write_tensors
 from tests.parity.pairs import llama_pair, marian_pair
 from tests.proofs.models import KINDS, folder_of
+from tests.run.common import ids_of
 from tests.tasks.understand_tiny import TOKENIZER
 
 pytest.importorskip("transformers")
-SIZES: dict[str, Any] = {
-    "d_model": 16,
-    "n_heads": 2,
-    "d_ff": 24,
-    "max_length": 60,
-    "vocab_size": len(TOKENIZER),
-    "pad_id": TOKENIZER.pad_id,
-    "bos_id": TOKENIZER.bos_id,
-    "eos_id": TOKENIZER.eos_id,
-}
+SIZES = {"d_model": 16, "n_heads": 2, "d_ff": 24, "max_length": 60, **ids_of(TOKENIZER)}
 LABELS = ("O", "B-x", "I-x")
 
 

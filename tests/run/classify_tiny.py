@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qkv.run.train import Run
-from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences, write_lines
 
 FILLER = ["the", "one", "with", "a", "on", "that", "was", "so", "and", "there"]
 NOUNS = {"cat": "animal", "dog": "animal", "rose": "plant", "oak": "plant", "iron": "metal"}
@@ -73,13 +73,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def write_rows(path: Path, rows: Sequence[Sequence[str]]) -> Path:
     columns = ["first", "second", "label"] if len(rows[0]) == 3 else ["text", "label"]
-    lines = ["\t".join(row) for row in (columns, *rows)]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
+    return write_lines(path, map("\t".join, (columns, *rows)))
 
 
 def write_data(folder: Path, task: str) -> dict[str, str]:
-    """What the recipes below read, where it is not there yet."""
 
     def write(path: Path, n: int, seed: int) -> None:
         write_rows(path, TASKS[task](n, seed))
@@ -88,8 +85,7 @@ def write_data(folder: Path, task: str) -> dict[str, str]:
     return data_files("examples", folder, pattern, write, train=240, valid=40, test=60)
 
 
-def values(folder: Path, task: str = "class", **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
+def values(folder: Path, task: str = "class") -> dict[str, Any]:
     found: dict[str, Any] = {
         "task": "classify",
         "data": write_data(folder, task),
@@ -97,10 +93,9 @@ def values(folder: Path, task: str = "class", **differences: Any) -> dict[str, A
         "model": {**ENCODER, "max_length": 32, "dropout": 0.1},
         "train": dict(TRAINING),
     }
-    return with_differences(found, {**SETTINGS[task], **differences})
+    return with_differences(found, SETTINGS[task])
 
 
-# Settings with which a model learns its task.
 LEARNS: dict[str, Any] = {
     "model_dropout": 0.0,
     "model_norm_position": "pre",

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -18,7 +18,8 @@ import torch
 from rich.console import Console
 
 import qkv
-from qkv.config import Recipe, recipe_from, to_toml
+from qkv.config import ModelConfig, Recipe, recipe_from, to_toml
+from qkv.model import Encoder
 from qkv.run.job import Job
 from qkv.run.train import Run, prepare, train
 from qkv.text import Tokenizer
@@ -48,6 +49,29 @@ def ids_of(tokenizer: Tokenizer) -> dict[str, int]:
     return {"vocab_size": len(tokenizer), **ids}
 
 
+def untaught(tokenizer: Tokenizer, times: float = 1.0, **sizes: Any) -> Encoder:
+    """An encoder that never learnt anything, in float64; `times` matrices see more of the text."""
+    usual: dict[str, Any] = {
+        "family": "encoder",
+        "n_encoder_layers": 2,
+        "n_decoder_layers": 0,
+        "d_model": 16,
+        "n_heads": 2,
+        "d_ff": 24,
+        "positions": "learned",
+        "n_segments": 2,
+        "max_length": 24,
+        "dropout": 0.0,
+        **ids_of(tokenizer),
+    }
+    torch.manual_seed(0)
+    model = Encoder(ModelConfig.from_dict({**usual, **sizes})).double().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(times if weight.ndim > 1 else 1)
+    return model
+
+
 class Killed(BaseException):
     """As sudden as a signal."""
 
@@ -58,6 +82,15 @@ def with_differences(values: dict[str, Any], differences: Mapping[str, Any]) -> 
         section, _, key = name.partition("_")
         values.setdefault(section, {})[key] = value
     return values
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def write_records(path: Path, *records: object) -> Path:
+    return write_lines(path, map(json.dumps, records))
 
 
 def data_files(
@@ -81,20 +114,26 @@ def data_files(
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of a task's tests. `values` gives a folder's recipe, and sees that its data is there."""
+    """Runs of a task's tests, of which each may have settings of its own, named section_key.
+
+    `values` gives a folder's recipe as plain values, and sees that its data is there.
+    """
 
     values: Callable[..., dict[str, Any]]
     name: str = "tiny"  # of the recipe, as a file
     learns: Mapping[str, Any] = field(default_factory=dict)  # with which the model learns its task
     trained: dict[tuple[Any, ...], Run] = field(default_factory=dict)
 
+    def settings(self, folder: Path, *which: Any, **differences: Any) -> dict[str, Any]:
+        return with_differences(self.values(folder, *which), differences)
+
     def recipe(self, folder: Path, *which: Any, **differences: Any) -> Recipe:
-        return recipe_from(self.values(folder, *which, **differences))
+        return recipe_from(self.settings(folder, *which, **differences))
 
     def write_recipe(self, folder: Path, *which: Any, **differences: Any) -> Path:
         """The data and the recipe as files, as a person would have them."""
         path = folder / f"{self.name}.toml"
-        path.write_text(to_toml(self.values(folder, *which, **differences)), encoding="utf-8")
+        path.write_text(to_toml(self.settings(folder, *which, **differences)), encoding="utf-8")
         return path
 
     def run(self, folder: Path, out: str = "run", *which: Any, **differences: Any) -> Run:
@@ -126,9 +165,9 @@ class Runs:
     def starting_from(self, start: Path, **model: Any) -> Runs:
         """Runs from a model that exists, whose sizes the recipe leaves out."""
 
-        def values(folder: Path, *which: Any, **differences: Any) -> dict[str, Any]:
-            settings = {"train_start_from": str(start), **differences}
-            return self.values(folder, *which, **settings) | {"model": model}
+        def values(folder: Path, *which: Any) -> dict[str, Any]:
+            settings = self.settings(folder, *which, train_start_from=str(start))
+            return settings | {"model": dict(model)}
 
         return Runs(values)
 
@@ -198,9 +237,13 @@ def validations(folder: Path) -> list[Mapping[str, Any]]:
     return [record for record in read_log(folder) if "valid_loss" in record]
 
 
+def parts(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
 def differing(model: torch.nn.Module, folder: Path) -> set[str]:
     """The names of the weights that are not those of a model folder."""
-    weights, own = read_tensors(folder / "model.safetensors"), dict(model.named_parameters())
+    weights, own = read_tensors(folder / "model.safetensors"), parts(model)
     same = {
         name
         for name in own.keys() & weights.keys()

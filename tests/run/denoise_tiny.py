@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from qkv.run.train import Run
-from tests.run.common import DECODER, TRAINING, Runs, with_differences
+from tests.run.common import DECODER, TRAINING, Runs
 from tests.run.fill_tiny import LEARNS, write_data
 
 
-def values(folder: Path, kind: str = "spans", **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
-    found: dict[str, Any] = {
+def values(folder: Path, kind: str = "spans") -> dict[str, Any]:
+    return {
         "task": "denoise",
         "data": write_data(folder),
         "tokenizer": {"kind": "wordpiece", "vocab_size": 300},
@@ -22,7 +21,6 @@ def values(folder: Path, kind: str = "spans", **differences: Any) -> dict[str, A
         "train": dict(TRAINING),
         "denoise": {"sentinels": 10, "kind": kind},
     }
-    return with_differences(found, differences)
 
 
 RUNS = Runs(values, "beasts", learns=LEARNS)

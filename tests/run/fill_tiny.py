@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from qkv.run.train import Run
-from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences
-from tests.run.language_tiny import write_lines
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, write_lines
 from tests.run.tiny import WORDS
 
 BEASTS = ["cat", "dog", "bird", "fish"]
@@ -28,7 +27,6 @@ def documents(n: int, seed: int = 1) -> list[str]:
 
 
 def write_data(folder: Path) -> dict[str, str]:
-    """What the recipes read, where it is not there yet."""
 
     def write(path: Path, n: int, seed: int) -> None:
         write_lines(path, documents(n, seed))
@@ -36,19 +34,17 @@ def write_data(folder: Path) -> dict[str, str]:
     return data_files("text", folder, "{}.txt", write, text=400, valid=80, test=40)
 
 
-def values(folder: Path, pairs: str = "none", **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
-    found: dict[str, Any] = {
+def values(folder: Path, pairs: str = "none") -> dict[str, Any]:
+    return {
         "task": "fill",
         "data": write_data(folder),
         "tokenizer": {"kind": "wordpiece", "vocab_size": 300},
         "model": {**ENCODER, "max_length": 32, "dropout": 0.1},
         "train": dict(TRAINING),
+        "mask": {"pairs": pairs},
     }
-    return with_differences(found, {"mask_pairs": pairs, **differences})
 
 
-# Settings with which the model learns its language.
 LEARNS: dict[str, Any] = {
     "model_d_model": 32,
     "model_d_ff": 64,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from qkv.model import Decoder
 from qkv.run.train import Run
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import Tokenizer, train_tokenizer
-from tests.run.common import DECODER, TRAINING, Runs, ids_of, with_differences
+from tests.run.common import DECODER, TRAINING, Runs, ids_of, write_lines, write_records
 from tests.run.tiny import WORDS
 
 ANIMALS = ["cat", "dog", "bird", "fish", "猫"]
@@ -41,29 +40,21 @@ def questions(seed: int = 1) -> list[tuple[str, str]]:
     return found
 
 
-def write_lines(path: Path, lines: Sequence[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
-
-
-def write_records(path: Path, asked: Sequence[tuple[str, str]]) -> Path:
-    records = [{"instruction": question, "output": answer} for question, answer in asked]
-    return write_lines(path, [json.dumps(record) for record in records])
+def write_questions(path: Path, asked: Sequence[tuple[str, str]]) -> Path:
+    return write_records(path, *({"instruction": q, "output": answer} for q, answer in asked))
 
 
 def write_data(folder: Path) -> None:
-    """What the recipes below read, where it is not there yet."""
     if not (folder / "text.txt").exists():
         write_lines(folder / "text.txt", sentences(200))
     if not (folder / "records.jsonl").exists():
         asked = questions()
-        write_records(folder / "records.jsonl", asked[:80])
-        write_records(folder / "valid.jsonl", asked[80:90])
-        write_records(folder / "test.jsonl", asked[90:])
+        write_questions(folder / "records.jsonl", asked[:80])
+        write_questions(folder / "valid.jsonl", asked[80:90])
+        write_questions(folder / "test.jsonl", asked[90:])
 
 
-def values(folder: Path, task: str = "generate", **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
+def values(folder: Path, task: str = "generate") -> dict[str, Any]:
     write_data(folder)
     data = {
         "generate": {"text": str(folder / "text.txt"), "documents": "line"},
@@ -72,17 +63,15 @@ def values(folder: Path, task: str = "generate", **differences: Any) -> dict[str
             "valid_records": str(folder / "valid.jsonl"),
         },
     }
-    found: dict[str, Any] = {
+    return {
         "task": task,
         "data": data[task],
         "tokenizer": {"kind": "char", "vocab_size": 300},
         "model": {"preset": "llama-tiny", **DECODER, "max_length": 64},
         "train": dict(TRAINING),
     }
-    return with_differences(found, differences)
 
 
-# Settings with which a model learns its task.
 LEARNS: dict[str, Any] = {
     "model_d_model": 32,
     "model_d_ff": 64,

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tests.run import language_tiny
-from tests.run.common import TRAINING, Runs, with_differences
+from tests.run.common import TRAINING, Runs, write_records
 
 START: dict[str, Any] = {"model_dropout": 0.0, "train_steps": 40, "train_valid_bleu": False}
 
 
 def write_preferences(path: Path, asked: list[tuple[str, str]]) -> None:
-    records = [{"prompt": q, "chosen": f"{word}!", "rejected": word} for q, word in asked]
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+    write_records(path, *({"prompt": q, "chosen": f"{w}!", "rejected": w} for q, w in asked))
 
 
-def values(folder: Path, **differences: Any) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """A recipe that starts from a model which was tuned to answer, and made if it is not there."""
     start = folder / "start"
     if not start.exists():
         spelt = [*language_tiny.questions()[:80], ("!", "!")]
         language_tiny.write_data(folder)
-        language_tiny.write_records(folder / "records.jsonl", spelt)
+        language_tiny.write_questions(folder / "records.jsonl", spelt)
         language_tiny.run(folder, "start", "instruct", **START)
         asked = language_tiny.questions()
         write_preferences(folder / "prefer.jsonl", asked[:60])
         write_preferences(folder / "prefer-valid.jsonl", asked[60:80])
         write_preferences(folder / "prefer-test.jsonl", asked[80:])
-    found: dict[str, Any] = {
+    return {
         "task": "prefer",
         "data": {
             "records": str(folder / "prefer.jsonl"),
@@ -37,7 +35,6 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
         },
         "train": {**TRAINING, "start_from": str(start), "batch_tokens": 600},
     }
-    return with_differences(found, differences)
 
 
 RUNS = Runs(values)

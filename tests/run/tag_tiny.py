@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from qkv.config import ModelConfig, TokenizerConfig
+from qkv.config import TokenizerConfig
 from qkv.data.formats.conll import Sentence
-from qkv.model import Encoder
 from qkv.run.train import Run
 from qkv.tasks.tag import Tagger, Tags
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.text.tagging import Scheme, entities, label_set
 from qkv.text.words import join_words
-from tests.run.common import ENCODER, TRAINING, Runs, data_files, ids_of, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, untaught
 from tests.text.labels import write_labels
 
 FIRST, LAST = ["anna", "bob", "carl", "王"], ["stone", "wood", "小明"]
@@ -73,7 +71,6 @@ def write_conll(path: Path, written: Sequence[Sentence]) -> Path:
 
 
 def write_data(folder: Path, n_train: int = 120) -> dict[str, str]:
-    """What the recipes below read, where it is not there yet."""
 
     def write(path: Path, n: int, seed: int) -> None:
         write_conll(path, sentences(n, seed))
@@ -82,19 +79,16 @@ def write_data(folder: Path, n_train: int = 120) -> dict[str, str]:
     return data_files("examples", folder, "{}.conll", write, seed=0, **sizes)
 
 
-def values(folder: Path, n_train: int = 120, **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
-    found: dict[str, Any] = {
+def values(folder: Path, n_train: int = 120) -> dict[str, Any]:
+    return {
         "task": "tag",
         "data": write_data(folder, n_train),
         "tokenizer": {"kind": "bpe", "vocab_size": 320},
         "model": {**ENCODER, "max_length": 64, "dropout": 0.1},
         "train": {**TRAINING, "batch_tokens": 400},
     }
-    return with_differences(found, differences)
 
 
-# Settings with which the model learns the task.
 LEARNS: dict[str, Any] = {
     "tokenizer_vocab_size": 400,
     "model_d_model": 32,
@@ -127,22 +121,9 @@ def tagger(tokenizer: Tokenizer, scheme: Scheme | None = "iob2", **sizes: Any) -
     written = [["O", "B-person", "B-place"] if scheme else ["NOUN", "VERB", "X"]]
     tags = Tags(tuple(label_set(written, scheme)), scheme or "none", overlap=6)
     usual = {
-        "family": "encoder",
-        "n_encoder_layers": 2,
-        "n_decoder_layers": 0,
-        "d_model": 16,
-        "n_heads": 2,
-        "d_ff": 24,
-        "positions": "learned",
-        "max_length": 24,
-        "dropout": 0.0,
         "embedding_scale": False,
+        "n_segments": 0,
         "head": "token",
         "n_labels": len(tags.labels),
     }
-    torch.manual_seed(0)
-    model = Encoder(ModelConfig.from_dict({**usual, **ids_of(tokenizer), **sizes})).double().eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(3 if weight.ndim > 1 else 1)  # or it would hardly look at what it reads
-    return Tagger(model, tokenizer, tags)
+    return Tagger(untaught(tokenizer, times=3, **{**usual, **sizes}), tokenizer, tags)

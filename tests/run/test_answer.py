@@ -24,7 +24,7 @@ from qkv.run.answer import NOTHING, trained_windows, window_labels
 from qkv.run.train import Run
 from qkv.tasks import Answerer
 from qkv.tasks.answer import Answers
-from tests.run.common import ENCODER, TRAINING, Runs, data_files, validations, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, validations
 from tests.tasks.test_answer import TEXTS, answerer
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -67,11 +67,10 @@ def write_questions(path: Path, n: int, seed: int, unanswerable: bool = False) -
     return path
 
 
-def values(folder: Path, unanswerable: bool = False, **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
+def values(folder: Path, unanswerable: bool = False) -> dict[str, Any]:
     write = partial(write_questions, unanswerable=unanswerable)
     sizes = {"train": 300, "valid": 30, "test": 30}
-    found: dict[str, Any] = {
+    return {
         "task": "answer",
         "data": data_files("examples", folder, "{}.json", write, **sizes),
         "tokenizer": {"kind": "char", "vocab_size": 300},
@@ -86,10 +85,8 @@ def values(folder: Path, unanswerable: bool = False, **differences: Any) -> dict
         },
         "train": {**TRAINING, "batch_tokens": 600, "lr": 0.003, "optimizer": "muon"},
     }
-    return with_differences(found, differences)
 
 
-# Settings with which the model learns the task.
 LEARNS: dict[str, Any] = {
     "train_steps": 250,
     "train_warmup": 30,
@@ -239,10 +236,7 @@ def test_questions_that_cannot_be_learned_from_are_counted(tmp_path: Path) -> No
         "id": "lost",
         "question": "who?",
         "context": "a cat",
-        "answers": {
-            "text": ["dog"],
-            "answer_start": [2],
-        },
+        "answers": {"text": ["dog"], "answer_start": [2]},
     }
     (tmp_path / "more.jsonl").write_text(json.dumps(lost) + "\n")
     write_questions(tmp_path / "valid.json", 10, 2)

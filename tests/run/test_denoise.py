@@ -58,9 +58,7 @@ def greedy(model: Translator, source: list[int], most: int = 12) -> list[int]:
     return written[1:end]
 
 
-def test_a_hidden_span_is_told_by_its_sentinel(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_a_hidden_span_is_told_by_its_sentinel(tmp_path_factory: pytest.TempPathFactory) -> None:
     model = qkv.load(learned(tmp_path_factory).folder, device="cpu")
     tokenizer = model.tokenizers.target
     x, y = (tokenizer.special_id(f"<extra_id_{number}>") for number in range(2))

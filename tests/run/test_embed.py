@@ -18,7 +18,7 @@ from qkv.errors import UserError
 from qkv.evaluation import evaluate
 from qkv.tasks import Encoder
 from tests.run import fill_tiny
-from tests.run.common import ENCODER, TRAINING, Runs, validations, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, validations, write_lines
 
 STARTS, ENDS = ("bri", "can", "gui", "jun"), ("dge", "tar", "gle", "mer", "sol")
 WORDS = ["".join(parts) for parts in product(STARTS, ENDS)]
@@ -34,15 +34,12 @@ def paired(first: str, second: str) -> list[tuple[str, str]]:
 
 def write_table(path: Path, pairs: Sequence[Sequence[str]]) -> str:
     names = ("sentence1", "sentence2")[: len(pairs[0])]
-    lines = ["\t".join(row) for row in (names, *pairs)]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return str(path)
+    return str(write_lines(path, map("\t".join, (names, *pairs))))
 
 
-def values(folder: Path, **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
+def values(folder: Path) -> dict[str, Any]:
     shared = [pair for both in product(FIRST, SECOND) for pair in paired(*both)]
-    found: dict[str, Any] = {
+    return {
         "task": "embed",
         "data": {
             "examples": write_table(folder / "pairs.tsv", shared),
@@ -52,7 +49,6 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
         "model": {**ENCODER, "d_model": 32, "d_ff": 64, "max_length": 24},
         "train": {**TRAINING, "batch_tokens": 300, "warmup": 4, "lr": 0.003},
     }
-    return with_differences(found, differences)
 
 
 RUNS = Runs(values)
@@ -137,8 +133,7 @@ def test_long_texts_are_cut_to_the_models_length(tmp_path: Path) -> None:
 
 def test_a_text_alone_is_its_own_other_half(tmp_path: Path) -> None:
     lines = [first.format(word) for first in FIRST for word in WORDS]
-    path = tmp_path / "lines.txt"
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    path = write_lines(tmp_path / "lines.txt", lines)
     settings = {"data_examples": str(path), "data_valid_examples": [], "train_steps": 40}
     done = run(tmp_path, **settings, train_valid_every=20)
     log = validations(done.folder)

@@ -19,9 +19,8 @@ from qkv.model import Encoder as Model
 from qkv.tasks import Encoder
 from qkv.text import train_tokenizer
 from tests.run import classify_tiny
-from tests.run.common import differing, read_log, validations
+from tests.run.common import differing, parts, read_log, validations, write_lines
 from tests.run.fill_tiny import LEARNS, RUNS, documents, job, learned, recipe, run
-from tests.run.language_tiny import write_lines
 
 
 def test_a_run_learns_its_language(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -190,10 +189,6 @@ def test_text_without_known_characters_is_passed_over(tmp_path: Path) -> None:
     log = read_log(run(tmp_path, **settings, train_batch_tokens=20).folder)
     assert 0 < sum(record["loss"] == 0 for record in log) < 12
     assert log[-1]["valid_loss"] < log[3]["valid_loss"]
-
-
-def parts(model: Model) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def test_a_head_for_pairs_is_left_behind_where_there_are_none(

@@ -141,21 +141,6 @@ def test_a_run_is_replaced_once_there_is_a_model_to_save(tmp_path: Path) -> None
     assert [record["step"] for record in read_log(folder)] == list(range(1, 13))
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before_if_there_is_one(tmp_path: Path) -> None:
-    whole = everything(run(tmp_path, "whole").folder)
-    for name in ("cut", "lost"):
-        folder = killed_at(11, tmp_path, name)
-        first, second = sorted((folder / "checkpoints").glob("step-*"))
-        assert second.name == "step-00000010.safetensors"
-        for path in (first, second) if name == "lost" else (second,):
-            path.write_bytes(path.read_bytes()[:-1])
-    assert everything(resumed(tmp_path)) == whole
-    with pytest.raises(
-        UserError, match=r"No checkpoint in .*checkpoints can be read, step-00000010"
-    ):
-        resumed(tmp_path, "lost")
-
-
 def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     """One that is lost and learned again from other data has another size."""
     folder = killed_at(7, tmp_path)

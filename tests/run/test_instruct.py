@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from dataclasses import replace
@@ -17,8 +16,8 @@ from qkv.evaluation import evaluate
 from qkv.run.instruct import chat_template
 from qkv.tasks import LanguageModel
 from qkv.text import TEMPLATES
-from tests.run.common import read_log, validations
-from tests.run.language_tiny import job, learned, questions, run, write_lines, write_records
+from tests.run.common import read_log, validations, write_records
+from tests.run.language_tiny import job, learned, questions, run, write_questions
 
 
 def test_a_run_learns_to_answer_and_is_scored(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -91,7 +90,7 @@ def test_whole_conversations_are_learned_from_too(tmp_path: Path) -> None:
         {"messages": [{"role": r, "content": c} for r, c in zip(roles, each, strict=True)]}
         for each in texts
     ]
-    path = write_lines(tmp_path / "talks.jsonl", [json.dumps(record) for record in records])
+    path = write_records(tmp_path / "talks.jsonl", *records)
     settings = {"data_records": str(path), "data_valid_records": str(path)}
     made = job(tmp_path, "instruct", model_max_length=128, **settings)
     counted = sum(len(each[2]) + len(each[4]) + 2 for each in texts)
@@ -104,7 +103,7 @@ def test_whole_conversations_are_learned_from_too(tmp_path: Path) -> None:
 
 def test_dropped_records_are_counted(tmp_path: Path) -> None:
     asked = [*questions()[:80], ("say " + "9" * 90, "much"), ("say 1", "")]
-    write_records(tmp_path / "long.jsonl", asked)
+    write_questions(tmp_path / "long.jsonl", asked)
     said: list[str] = []
     job(tmp_path, "instruct", said=said, data_records=str(tmp_path / "long.jsonl"))
     dropped = "dropped 1 without an answer, 1 too long (over 64 tokens)"

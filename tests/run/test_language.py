@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -15,8 +14,8 @@ import torch
 import qkv
 from qkv.model import Decoder
 from qkv.tasks import LanguageModel
-from tests.run.common import read_log, validations
-from tests.run.language_tiny import job, learned, sentences, write_lines
+from tests.run.common import read_log, validations, write_lines, write_records
+from tests.run.language_tiny import job, learned, sentences
 
 SENTENCE = re.compile(r"the (\w+) sees the (\w+)\.")
 
@@ -53,11 +52,7 @@ def test_scores_count_the_predicted_tokens_and_their_bytes(
     documents = ["the cat 我", "我 sees", "é is a dog"]
     path = write_lines(tmp_path / "valid.txt", documents)
     made = job(
-        tmp_path,
-        data_valid_text=str(path),
-        data_bos=bos,
-        data_across=across,
-        tokenizer_kind=kind,
+        tmp_path, data_valid_text=str(path), data_bos=bos, data_across=across, tokenizer_kind=kind
     )
     model, tokenizer = made.result, made.tokenizer
     rows = [[*model.encode(text), tokenizer.eos_id] for text in documents]
@@ -91,7 +86,7 @@ def log_probabilities(model: Decoder, tokens: list[int]) -> list[tuple[int, floa
 
 def test_records_become_text_by_a_template_or_a_column(tmp_path: Path) -> None:
     records = [{"title": f"no {n}", "body": text} for n, text in enumerate(sentences(60))]
-    path = write_lines(tmp_path / "some.jsonl", [json.dumps(record) for record in records])
+    path = write_records(tmp_path / "some.jsonl", *records)
     body = records[0]["body"]
     settings = {"data_text": str(path)}
     for more, expected in (

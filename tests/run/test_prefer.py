@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import qkv
 from qkv.data import read_preferences
 from qkv.errors import UserError
 from qkv.run.train import Run
-from tests.run.common import read_log
+from tests.run.common import read_log, write_records
 from tests.run.prefer_tiny import RUNS
 
 
@@ -104,18 +103,13 @@ def test_with_lora_the_frozen_model_stays_as_it_was(folder: Path, done: Run) -> 
     assert tuned.scores["valid"][0].value > 90
 
 
-def write(path: Path, *records: dict[str, Any]) -> list[str]:
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    return [str(path)]
-
-
 def test_records_may_be_texts_or_messages(tmp_path: Path) -> None:
     user, yes, no = (
         {"role": role, "content": text}
         for role, text in (("user", "a"), ("assistant", "yes"), ("assistant", "no"))
     )
     system = {"role": "system", "content": "short"}
-    paths = write(
+    path = write_records(
         tmp_path / "a.jsonl",
         {"prompt": "a", "chosen": "yes", "rejected": "no"},
         {"prompt": [user], "chosen": [yes], "rejected": [no]},
@@ -123,7 +117,7 @@ def test_records_may_be_texts_or_messages(tmp_path: Path) -> None:
         {"system": "short", "prompt": "a", "chosen": "yes", "rejected": "no"},
     )
     plain = ([user, yes], [user, no])
-    found = [tuple(pair) for pair in read_preferences(paths)]
+    found = [tuple(pair) for pair in read_preferences(path)]
     assert found == [plain, plain, plain, tuple([system, *side] for side in plain)]
 
 
@@ -142,10 +136,7 @@ def test_records_may_be_texts_or_messages(tmp_path: Path) -> None:
         ),
         (
             {
-                name: [
-                    {"role": "user", "content": name},
-                    {"role": "assistant", "content": "x"},
-                ]
+                name: [{"role": "user", "content": name}, {"role": "assistant", "content": "x"}]
                 for name in ("chosen", "rejected")
             },
             "differ before the last message",
@@ -153,9 +144,9 @@ def test_records_may_be_texts_or_messages(tmp_path: Path) -> None:
     ],
 )
 def test_bad_records_are_named(tmp_path: Path, record: dict[str, Any], sentence: str) -> None:
-    paths = write(tmp_path / "a.jsonl", record)
+    path = write_records(tmp_path / "a.jsonl", record)
     with pytest.raises(UserError, match=rf"a\.jsonl.*line 1.*{sentence}"):
-        read_preferences(paths)
+        read_preferences(path)
 
 
 def test_there_must_be_a_model_to_start_from(folder: Path) -> None:

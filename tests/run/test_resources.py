@@ -33,7 +33,7 @@ def with_memory(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
 
 
 def translator(folder: Path, **differences: Any) -> Recipe:
-    return recipe_from(tiny.values(folder, 5000, **{**SIZES, **differences}))
+    return tiny.recipe(folder, 5000, **{**SIZES, **differences})
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -97,7 +97,7 @@ def test_a_batch_is_no_larger_than_its_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_memory(monkeypatch, 0.65e9)
-    recipe = recipe_from(tiny.values(tmp_path, 200, **SIZES, **GIVEN))
+    recipe = tiny.recipe(tmp_path, 200, **SIZES, **GIVEN)
     assert prepare(recipe, tmp_path / "run").stream.batch_tokens == 40_000
 
 

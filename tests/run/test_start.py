@@ -55,11 +55,7 @@ def test_sizes_are_the_folder_s_but_for_what_the_recipe_says(base: Run, tmp_path
     [
         ({"model_d_model": 16}, r"\[model\]: d_model follows from .*; leave it out"),
         ({"model_positions": "none"}, "positions follows from"),
-        ({"model_vocab_size": 9}, r"\[model\]: vocab_size follows from .*; leave it out"),
-        (
-            {"train_start_from": "nowhere"},
-            "nowhere is neither a path that exists nor a packaged model",
-        ),
+        ({"train_start_from": "nowhere"}, "nowhere is neither a path that exists nor a packaged"),
     ],
 )
 def test_what_cannot_be_started_from_is_explained(

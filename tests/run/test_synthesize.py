@@ -14,18 +14,13 @@ from qkv.errors import UserError
 from qkv.run import synthesize
 from qkv.run.synthesize import translate_to_pairs
 from qkv.tasks import Translator
-from tests.run.common import Killed, everything, read_log, silence
+from tests.run.common import Killed, everything, read_log, silence, write_lines
 from tests.run.tiny import LEARNS, RUNS, learned, recipe, run, sources, spell
 
 
 def pairs_in(path: Path) -> list[tuple[str, str]]:
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [(record["source"], record["target"]) for record in records]
-
-
-def write_lines(path: Path, lines: list[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")

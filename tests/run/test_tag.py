@@ -69,7 +69,7 @@ def test_its_folder_tags_new_sentences(tmp_path_factory: pytest.TempPathFactory)
 def test_only_first_tokens_of_words_count(tmp_path: Path) -> None:
     """The loss is what the model itself says of each word's gold label, word by word."""
     made = job(tmp_path)
-    index = {label: place for place, label in enumerate(made.tags.labels)}
+    index = {label: place for place, label in enumerate(made.classes.labels)}
     gold = made.splits.valid
     total, count = 0.0, 0
     for one, scores in zip(gold, made.result.scores([one.words for one in gold]), strict=True):
@@ -91,7 +91,7 @@ def test_words_of_long_sentences_count_once(tmp_path: Path) -> None:
     labels = items.labels[items.labels != IGNORE]
     assert len(labels) == sum(len(one.words) for one in long)
     counts = Counter(label for one in long for label in one.labels)
-    assert Counter(made.tags.labels[label] for label in labels) == counts
+    assert Counter(made.classes.labels[label] for label in labels) == counts
     total = counts.total()
     entropy = -sum(count / total * math.log(count / total) for count in counts.values())
     assert made.baseline() == pytest.approx(entropy)
@@ -102,9 +102,9 @@ def test_the_scheme_is_found_in_the_labels(tmp_path: Path, scheme: Any) -> None:
     write_conll(tmp_path / "train.conll", sentences(60, scheme=scheme))
     write_conll(tmp_path / "valid.conll", sentences(20, seed=5, scheme=scheme))
     made = job(tmp_path)
-    assert made.tags.scheme == scheme
-    assert made.config.n_labels == len(made.tags.labels) == (9 if scheme == "bioes" else 5)
-    assert job(tmp_path, tag_scheme="none").tags.scheme == "none"
+    assert made.classes.scheme == scheme
+    assert made.config.n_labels == len(made.classes.labels) == (9 if scheme == "bioes" else 5)
+    assert job(tmp_path, tag_scheme="none").classes.scheme == "none"
 
 
 def test_labels_that_spell_no_entities(tmp_path: Path) -> None:
@@ -182,6 +182,6 @@ def test_the_packaged_recipe_fits_its_data(shared_data: Path, tmp_path: Path) ->
     read = load_recipe(recipe, [*files, *small, "train.device=cpu"])
     assert (read.task, read.data.valid_examples) == ("tag", ())
     made = prepare(read, tmp_path, silence())
-    assert made.tags.scheme == "iob2"
+    assert made.classes.scheme == "iob2"
     assert (len(made.splits.train), len(made.splits.test)) == (50, 1009)
-    assert "B-creative-work" in made.tags.labels
+    assert "B-creative-work" in made.classes.labels

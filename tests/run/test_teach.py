@@ -12,13 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.config import preset
 from qkv.errors import UserError
-from qkv.model import Encoder
 from qkv.run.labels import balanced
 from qkv.run.train import Run
-from qkv.tasks import Classifier, ImageClassifier
-from qkv.tasks.vision import ImageClasses
+from qkv.tasks import Classifier
 from tests.run import language_tiny
 from tests.run.classify_tiny import (
     LEARNS,
@@ -31,8 +28,8 @@ from tests.run.classify_tiny import (
     write_data,
     write_rows,
 )
-from tests.run.common import everything
-from tests.run.language_tiny import write_lines
+from tests.run.common import everything, write_lines
+from tests.tasks import test_vision
 
 LABELS = ("animal", "metal", "plant")
 NEW = [text for text, _ in one_of_three(240, seed=9)]
@@ -199,12 +196,6 @@ def test_a_weight_of_nothing_is_no_teacher(teacher: Run, tmp_path: Path) -> None
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def of_images(folder: Path) -> None:
-    folder.mkdir()
-    classes = ImageClasses(("a", "b"), (0.0,), (1.0,))
-    ImageClassifier(Encoder(preset("vit-tiny", head="sequence", n_labels=2)), classes).save(folder)
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -237,7 +228,8 @@ def test_who_cannot_teach_is_refused(teacher: Run, tmp_path: Path, name: str, wo
     if name in changes:
         changed(teacher, folder, changes[name])
     elif name == "images":
-        of_images(folder)
+        folder.mkdir()
+        test_vision.classifier().save(folder)
     elif name == "speaker":
         language_tiny.run(tmp_path, name, train_steps=1)
     said: list[str] = []

@@ -15,13 +15,8 @@ from qkv.run.card import write_card
 from qkv.tasks.reading import save_encoder
 from qkv.text import MASK, Tokenizer, train_tokenizer
 from qkv.weights import read_tensors
-from tests.run.classify_tiny import (
-    job,
-    one_of_three,
-    recipe,
-    write_rows,
-)
-from tests.run.common import ENCODER, ids_of
+from tests.run.classify_tiny import job, one_of_three, recipe, write_rows
+from tests.run.common import ENCODER, ids_of, parts
 
 
 def vocabulary(folder: Path, mask: bool = True) -> Tokenizer:
@@ -50,10 +45,6 @@ def started(folder: Path, start: Path, **differences: Any) -> Any:
     return job(folder, **settings)
 
 
-def parts(model: Encoder) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
 def test_at_step_0_the_body_is_the_folder_s_and_the_head_is_fresh(tmp_path: Path) -> None:
     start = base(tmp_path)
     before = read_tensors(start / "model.safetensors")
@@ -71,13 +62,6 @@ def test_at_step_0_the_body_is_the_folder_s_and_the_head_is_fresh(tmp_path: Path
     words = "the brown 猫"
     assert made.tokenizer.encode(words) == vocabulary(tmp_path).encode(words)
     assert made.result.tokenizer is made.tokenizers.source is made.tokenizers.target
-
-
-def test_a_folder_without_its_tokenizer_is_explained(tmp_path: Path) -> None:
-    start = base(tmp_path)
-    (start / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"There is no tokenizer .*base/tokenizer.json"):
-        started(tmp_path, start)
 
 
 @pytest.mark.parametrize(

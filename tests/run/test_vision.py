@@ -18,15 +18,8 @@ from qkv.config import recipe_from
 from qkv.errors import UserError
 from qkv.run.train import Run, reads_images
 from qkv.tasks import ImageClassifier
-from tests.run.common import (
-    ENCODER,
-    TRAINING,
-    Runs,
-    data_files,
-    differing,
-    validations,
-    with_differences,
-)
+from tests.run import tag_tiny
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, differing, validations
 
 SIDES = ("left", "right")
 
@@ -48,16 +41,14 @@ def write_halves(path: Path, n: int, seed: int = 1, **more: int) -> Path:
     return path
 
 
-def values(folder: Path, **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
+def values(folder: Path) -> dict[str, Any]:
     sizes = {"train": 100, "valid": 40, "test": 40}
-    found: dict[str, Any] = {
+    return {
         "task": "classify",
         "data": data_files("examples", folder, "{}.npz", write_halves, seed=0, **sizes),
         "model": {**ENCODER, "preset": "vit-tiny", "image_size": 4, "patch_size": 2},
         "train": {**TRAINING, "batch_tokens": 100, "warmup": 4},
     }
-    return with_differences(found, differences)
 
 
 RUNS = Runs(values)
@@ -165,13 +156,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(tmp_path_factory.mktemp("base"), train_steps=40)
 
 
-def starting(start: Path, **differences: Any) -> dict[str, Any]:
-    return {"train_start_from": str(start), **differences}
-
-
 def test_at_step_0_it_is_the_model_that_it_starts_from(base: Run, tmp_path: Path) -> None:
     write_halves(tmp_path / "train.npz", 60, seed=8)  # of another mean
-    found = job(tmp_path, **starting(base.folder))
+    found = job(tmp_path, train_start_from=str(base.folder))
     assert not differing(found.model, base.folder)
     assert found.result.classes == base.result.classes
 
@@ -187,22 +174,14 @@ def test_a_recipe_need_not_describe_what_it_starts_from(base: Run, tmp_path: Pat
 
 def test_a_body_of_somebody_else_s_is_trained_on(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    theirs = ViTModel(
-        ViTConfig(
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=32,
-            image_size=4,
-            patch_size=2,
-            num_channels=1,
-        )
-    )
+    images = {"image_size": 4, "patch_size": 2, "num_channels": 1}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2}
+    theirs = ViTModel(ViTConfig(hidden_size=16, intermediate_size=32, **heads, **images))
     theirs.save_pretrained(tmp_path / "theirs")
     scale = '{"image_mean": [0.25], "image_std": [0.5]}'
     (tmp_path / "theirs" / "preprocessor_config.json").write_text(scale)
     made = RUNS.starting_from(tmp_path / "theirs").recipe(tmp_path, train_steps=60)
-    found = job(tmp_path, **starting(tmp_path / "theirs"))
+    found = job(tmp_path, train_start_from=str(tmp_path / "theirs"))
     pixels = torch.rand(3, 1, 4, 4)
     with torch.no_grad():
         ours = found.model.eval().hidden(pixels)
@@ -214,12 +193,5 @@ def test_a_body_of_somebody_else_s_is_trained_on(tmp_path: Path) -> None:
 
 
 def test_text_does_not_start_from_images(base: Run, tmp_path: Path) -> None:
-    words = tmp_path / "words.conll"
-    words.write_text("".join(f"{word}\t{word % 2}\n\n" for word in range(30)))
-    text = {
-        "task": "tag",
-        "data": {"examples": str(words)},
-        "train": {"start_from": str(base.folder)},
-    }
     with pytest.raises(UserError, match="reads images, but task = 'tag' reads text"):
-        qkv.train(recipe_from(text), tmp_path / "run")
+        tag_tiny.job(tmp_path, train_start_from=str(base.folder))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qkv.run.train import Run
-from tests.run.common import DECODER, TRAINING, Runs, with_differences
+from tests.run.common import DECODER, TRAINING, Runs, write_lines
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
@@ -32,23 +32,19 @@ def write_pairs(path: Path, n: int = 200, seed: int = 1, shuffled: bool = False)
     targets = [spell(line) for line in lines]
     if shuffled:
         random.Random(seed).shuffle(targets)
-    text = "".join(f"{line}\t{target}\n" for line, target in zip(lines, targets, strict=True))
-    path.write_text(text, encoding="utf-8")
-    return path
+    return write_lines(path, map("\t".join, zip(lines, targets, strict=True)))
 
 
-def values(folder: Path, n: int = 200, **differences: Any) -> dict[str, Any]:
-    """A recipe as plain values; differences are named section_key."""
+def values(folder: Path, n: int = 200) -> dict[str, Any]:
     if not (folder / "digits.tsv").exists():
         write_pairs(folder / "digits.tsv", n)
-    found: dict[str, dict[str, Any]] = {
+    return {
         "data": {"pairs": str(folder / "digits.tsv"), "max_length": 30},
         "tokenizer": {"kind": "wordpiece", "vocab_size": 60},
         "model": {**DECODER, "n_encoder_layers": 1, "max_length": 32},
         "train": {**TRAINING, "batch_tokens": 200},
         "decode": {"max_length": 4},  # a model that has learnt nothing never ends
     }
-    return with_differences(found, differences)
 
 
 # Settings with which the model learns the task: some 95 % of new lines exactly right.

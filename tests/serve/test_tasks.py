@@ -117,6 +117,9 @@ def test_translate_takes_forms_lists_and_alternatives(
     assert several["translatedText"] == found["translatedText"]
     plain = client.post("/translate", content='{"q": "我爱你", "target": null}'.encode()).json()
     assert plain == form
+    refused = client.post("/translate", files={"q": (None, "我爱你")})
+    assert refused.status_code == 422
+    assert "form in several parts" in refused.json()["error"]["message"]
     refused = client.post("/translate", json={"q": "a", "source": "de", "model": "zh-en"})
     assert refused.status_code == 422
     assert "zh→en" in refused.json()["error"]["message"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import qkv
-from qkv.config import ModelConfig, TokenizerConfig
+from qkv.config import TokenizerConfig
 from qkv.data import Framed
 from qkv.errors import UserError
 from qkv.model import Encoder, Layout
 from qkv.tasks import answer as answering
 from qkv.tasks.answer import Answered, Answerer, Answers, Found
 from qkv.text import Tokenizer, train_tokenizer
+from tests.run.common import untaught
 
 TEXT = "the cat sees the dog. 我爱你，猫。 a fish is a bird 🐟, café! 12 of 34."
 KINDS = ("char", "byte", "bpe", "unigram", "wordpiece")
@@ -57,40 +59,17 @@ TRICKY = st.sampled_from(
 )
 TEXTS = st.lists(TRICKY, max_size=14).map("".join)
 
-_tokenizers: dict[str, Tokenizer] = {}
+
+@cache
+def vocabulary(kind: str) -> Tokenizer:
+    config = TokenizerConfig(kind=kind, vocab_size=330)  # type: ignore[arg-type]
+    return train_tokenizer([TEXT] * 3, config)
 
 
-def vocabulary(kind: str = "char") -> Tokenizer:
-    if kind not in _tokenizers:
-        config = TokenizerConfig(kind=kind, vocab_size=330)  # type: ignore[arg-type]
-        _tokenizers[kind] = train_tokenizer([TEXT] * 3, config)
-    return _tokenizers[kind]
-
-
-def answerer(kind: str = "char", seed: int = 0, how: Answers = SETTINGS, **sizes: Any) -> Answerer:
+def answerer(kind: str = "char", how: Answers = SETTINGS, **sizes: Any) -> Answerer:
     """A model that never learnt anything, in float64."""
-    tokenizer = vocabulary(kind)
-    usual = {
-        "family": "encoder",
-        "n_encoder_layers": 1,
-        "n_decoder_layers": 0,
-        "d_model": 16,
-        "n_heads": 2,
-        "d_ff": 24,
-        "max_length": 24,
-        "dropout": 0.0,
-        "positions": "learned",
-        "n_segments": 2,
-        "head": "token",
-        "n_labels": 2,
-        "vocab_size": len(tokenizer),
-        "pad_id": tokenizer.pad_id,
-        "bos_id": tokenizer.bos_id,
-        "eos_id": tokenizer.eos_id,
-    }
-    torch.manual_seed(seed)
-    model = Encoder(ModelConfig.from_dict({**usual, **sizes})).double().eval()
-    return Answerer(model, tokenizer, how)
+    usual = {"n_encoder_layers": 1, "head": "token", "n_labels": 2}
+    return Answerer(untaught(vocabulary(kind), **{**usual, **sizes}), vocabulary(kind), how)
 
 
 @torch.no_grad()

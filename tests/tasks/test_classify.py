@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +14,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-import qkv
 from qkv.data import Framed
 from qkv.errors import UserError
 from qkv.model import Layout
 from qkv.tasks import Classification, reading
 from qkv.tasks.classify import Classifier
-from qkv.tasks.reading import save_encoder
-from tests.tasks.understand_tiny import SENTENCE, TOKENIZER, classifier, encoder
+from tests.tasks.understand_tiny import SENTENCE, TOKENIZER, classifier
 
 ROOM, PAIR_ROOM = 22, 21  # of 24 tokens
 
@@ -180,12 +177,6 @@ def test_a_number_is_in_the_unit_of_the_examples() -> None:
 def test_large_numbers_are_written_out() -> None:
     assert Classification((), {}, 12345.5).label == "12345.5"
     assert Classification((), {}, 0.25).label == "0.25"
-
-
-def test_a_folder_without_a_head_is_no_classifier(tmp_path: Path) -> None:
-    save_encoder(tmp_path, "classify", encoder(head="none", n_labels=0).float(), TOKENIZER)
-    with pytest.raises(UserError, match=r"has no head of labels for its task; restore config.json"):
-        qkv.load(tmp_path, device="cpu")
 
 
 def test_texts_that_cannot_be_read_are_named() -> None:

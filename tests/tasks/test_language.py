@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -179,12 +180,9 @@ def test_whole_or_streamed_a_text_is_cut_before_its_first_stop(
     assert "".join(model.stream("the", max_length=40, stop=stop)) == expected
 
 
-def endless_of(seed: int, made: dict[int, LanguageModel] = {}) -> LanguageModel:  # noqa: B006
-    if seed not in made:
-        made[seed] = speaker(
-            vocabulary("bpe"), seed=seed, letters=LETTERS, eos=-100.0, max_length=24
-        )
-    return made[seed]
+@cache
+def endless_of(seed: int) -> LanguageModel:
+    return speaker(vocabulary("bpe"), seed=seed, letters=LETTERS, eos=-100.0, max_length=24)
 
 
 def test_nobody_works_on_for_long_after_a_stop(
@@ -325,9 +323,3 @@ def test_settings_are_the_folder_s_unless_given(words: LanguageModel) -> None:
         next(words.stream("the", n_best=2, sample=True))
     with pytest.raises(UserError, match="beams is None, but must be"):
         words.generate("the", beams=None)
-
-
-def test_text_that_is_no_unicode_is_named(words: LanguageModel) -> None:
-    for call in (words.generate, words.score):
-        with pytest.raises(UserError, match="Text 2 holds bytes that are not UTF-8"):
-            call(["the", "\udce9"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
@@ -14,7 +12,7 @@ from qkv.data import Framed, frame
 from qkv.errors import UserError
 from qkv.model import Layout
 from qkv.tasks import reading
-from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
+from qkv.tasks.reading import Reader, by_text
 from tests.tasks.understand_tiny import TOKENIZER, encoder
 
 TEXTS = [
@@ -83,22 +81,12 @@ def test_batches_hold_each_text_once_within_the_budget(lengths: list[int], budge
 ONE = reader()
 
 
-def test_nothing_is_read_of_nothing() -> None:
-    assert ONE.run([]) == []
-    assert ONE.encode([]) == []
-
-
-def test_a_model_in_training_is_read_without_dropout_and_left_in_training() -> None:
-    one = reader(dropout=0.5)
+def test_a_model_in_training_stays_so_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = reader()
     texts = framed(one)
-    expected = one.run(texts)
-    assert not one.model.training
     one.model.train()
-    for said, other in zip(one.run(texts), expected, strict=True):
-        assert torch.equal(said, other)
-    assert one.model.training
-    with pytest.raises(RuntimeError), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one, "pad", lambda texts: (_ for _ in ()).throw(RuntimeError()))
+    monkeypatch.setattr(one, "pad", lambda texts: (_ for _ in ()).throw(RuntimeError()))
+    with pytest.raises(RuntimeError):
         one.run(texts)
     assert one.model.training
 
@@ -132,15 +120,6 @@ def test_a_text_is_read_as_it_is_and_a_blank_one_has_no_tokens() -> None:
     assert ONE.encode(iter(texts)) == ONE.encode(texts)
 
 
-def test_progress_is_told_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(reading.BATCH_TOKENS, "cpu", 60)
-    told: list[int] = []
-    texts = framed(ONE)
-    ONE.run(texts, progress=told.append)
-    assert len(told) > 2
-    assert sum(told) == len(texts)
-
-
 @given(st.integers(1, 20), st.lists(st.integers(1, 9), min_size=1))
 def test_progress_in_windows_ends_at_the_number_of_texts(n_texts: int, parts: list[int]) -> None:
     told: list[int] = []
@@ -149,17 +128,6 @@ def test_progress_in_windows_ends_at_the_number_of_texts(n_texts: int, parts: li
         advance(part)
     assert sum(told) == n_texts
     assert min(told) >= 0
-
-
-def test_a_folder_brings_the_same_encoder_back(tmp_path: Path) -> None:
-    model = encoder().float()
-    save_encoder(tmp_path, "classify", model, TOKENIZER, classify={"labels": ["a", "b", "c"]})
-    again, tokenizer = load_encoder(tmp_path, None)
-    assert again.config == model.config
-    assert not again.training
-    assert tokenizer.encode("the 猫") == TOKENIZER.encode("the 猫")
-    for name, parameter in again.named_parameters():
-        assert torch.equal(parameter, model.get_parameter(name))
 
 
 @pytest.mark.parametrize("name", ["pad_id", "bos_id", "eos_id"])

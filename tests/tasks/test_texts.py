@@ -13,7 +13,6 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from tokenizers import decoders, models, pre_tokenizers
 
 from qkv.config import DecodeConfig, preset
 from qkv.errors import UserError
@@ -32,11 +31,12 @@ from qkv.tasks.reading import Reader
 from qkv.tasks.tag import Tags
 from qkv.tasks.texts import DecodeSettings
 from qkv.text import Tokenizer
+from tests.run.common import ids_of
 from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
+from tests.text.foreign import bytes_only, metaspace
 
-IDS = {"pad_id": TOKENIZER.pad_id, "bos_id": TOKENIZER.bos_id, "eos_id": TOKENIZER.eos_id}
 SIZES = {"d_model": 16, "n_heads": 2, "d_ff": 24, "max_length": 24, "dropout": 0.5}
-SIZES["vocab_size"] = len(TOKENIZER)
+IDS = ids_of(TOKENIZER)
 TEXTS = ["the cat", "a dog", "no fish"]
 SAMPLED = ("translate", "generate")
 SPACED = ["a cat", " a cat", "a cat ", "  a\tcat\n", "a  cat"]
@@ -204,31 +204,8 @@ def test_errors_speak_of_keywords_not_of_options() -> None:
         assert len(verb(["the cat" * 9], truncate=True)) == 1
 
 
-def byte_level() -> tokenizers.Tokenizer:
-    """A tokenizer as GPT-2 has it: a space belongs to the word after it."""
-    pieces = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "ca", "cat", "Ġcat"]
-    merges = [("c", "a"), ("ca", "t"), ("Ġ", "cat")]
-    made = tokenizers.Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, merges))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(["<|endoftext|>"])
-    return made
-
-
-def metaspace() -> tokenizers.Tokenizer:
-    """A tokenizer as T5 has it: each word begins with ▁, and so does the end after a space."""
-    pieces = ["<pad>", "</s>", "<unk>", "▁", "▁a", "▁cat", "a", "c", "t"]
-    scores = [(piece, -float(n)) for n, piece in enumerate(pieces)]
-    made = tokenizers.Tokenizer(models.Unigram(scores, unk_id=2))
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Metaspace()
-    made.add_special_tokens(["<pad>", "</s>", "<unk>"])
-    return made
-
-
-@pytest.mark.parametrize("build", [byte_level, metaspace])
-def test_texts_are_encoded_as_transformers_encodes_them(build: Any) -> None:
-    made = build()
+@pytest.mark.parametrize("made", [bytes_only("<|endoftext|>"), metaspace(split=True)])
+def test_texts_are_encoded_as_transformers_encodes_them(made: tokenizers.Tokenizer) -> None:
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=made)
     expected = [theirs.encode(text, add_special_tokens=False) for text in SPACED]
     assert len(set(map(tuple, expected))) > 2  # spaces matter to them

@@ -28,8 +28,11 @@ def test_batched_is_the_same_as_one_by_one(
 ) -> None:
     alone = [translator.translate(line, **settings) for line in LINES]
     monkeypatch.setattr(translator.engine, "max_rows", rows)
-    assert translator.translate(LINES, **settings) == alone
+    told: list[int] = []
+    found = translator.translate([*LINES, ""], progress=told.append, **settings)
+    assert found == [*alone, ""]
     assert len(set(alone)) > 20
+    assert sum(told) == len(LINES)
 
 
 def test_blank_texts_keep_their_places(translator: Translator) -> None:
@@ -39,14 +42,6 @@ def test_blank_texts_keep_their_places(translator: Translator) -> None:
     assert [len(found) for found in translator.n_best(texts)] == [0, 1, 0, 1, 0, 1, 0, 0]
     assert translator.translate(["", " "]) == ["", ""]
     assert translator.translate("") == ""
-
-
-def test_long_and_short_texts_come_back_in_their_order(translator: Translator) -> None:
-    """Longest first is how they are searched, and not how they are handed back."""
-    texts = ["1", "2 2 2 2", "3 3", "4 4 4", "5"]
-    assert translator.translate(texts) == [translator.translate(text) for text in texts]
-    starts = [text.split()[0] for text in translator.translate(texts)]
-    assert starts == ["one", "two", "three", "four", "five"]
 
 
 def test_the_n_best_are_different_and_sorted(translator: Translator) -> None:
@@ -124,11 +119,3 @@ def test_a_text_over_the_limit_is_refused_by_line_or_cut(translator: Translator)
         translator.translate(["2", "", long])
     cut = translator.translate(["2", "", long, "3"], truncate=True)
     assert cut == ["two", "", translator.translate(fits), "three"]
-
-
-def test_progress_counts_texts(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translator.engine, "max_rows", 12)
-    told: list[int] = []
-    translator.n_best([*LINES, ""], progress=told.append)
-    assert sum(told) == len(LINES)
-    assert len(told) > 3

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from qkv.config import ModelConfig, TokenizerConfig
+from qkv.config import TokenizerConfig
 from qkv.model import Encoder
 from qkv.tasks.classify import Classes, Classifier
 from qkv.text import train_tokenizer
+from tests.run.common import untaught
 
 SENTENCE = "the cat sees a dog and 猫 likes no fish but birds"
 # A character is a token, so that lengths are easy to count.
@@ -18,32 +19,12 @@ TOKENIZER = train_tokenizer([SENTENCE] * 9, TokenizerConfig(kind="char", vocab_s
 
 def encoder(**differences: Any) -> Encoder:
     """An encoder whose every weight matters, and that looks at what it reads."""
-    torch.manual_seed(0)
-    values = {
-        "family": "encoder",
-        "n_encoder_layers": 2,
-        "n_decoder_layers": 0,
-        "d_model": 16,
-        "n_heads": 2,
-        "d_ff": 24,
-        "max_length": 24,
-        "positions": "learned",
-        "n_segments": 2,
-        "embedding_norm": True,
-        "tie": "output",
-        "dropout": 0.1,
-        "head": "sequence",
-        "n_labels": 3,
-        "vocab_size": len(TOKENIZER),
-        "pad_id": TOKENIZER.pad_id,
-        "bos_id": TOKENIZER.bos_id,
-        "eos_id": TOKENIZER.eos_id,
-    }
-    model = Encoder(ModelConfig.from_dict({**values, **differences})).double()
+    usual = {"embedding_norm": True, "tie": "output", "dropout": 0.1}
+    model = untaught(TOKENIZER, **{**usual, "head": "sequence", "n_labels": 3, **differences})
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.4 * torch.randn_like(weight))
-    return model.eval()
+    return model
 
 
 def classifier(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -33,14 +34,11 @@ SETTINGS = [
     {"kind": kind, "normalize": form, "lowercase": lowercase}
     for kind, form, lowercase in product(("bpe", "unigram"), ("nfc", "nfkc", "none"), (False, True))
 ]
-TRAINED: dict[str, Tokenizer] = {}
 
 
+@cache
 def trained(**settings: object) -> Tokenizer:
-    return TRAINED.setdefault(
-        str(settings),
-        train_tokenizer(TEXTS * 3, TokenizerConfig(**{"vocab_size": 400, **settings})),  # type: ignore[arg-type]
-    )
+    return train_tokenizer(TEXTS * 3, TokenizerConfig(**{"vocab_size": 400, **settings}))  # type: ignore[arg-type]
 
 
 def agrees(tokenizer: Tokenizer, texts: list[str]) -> bool:

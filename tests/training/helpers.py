@@ -81,14 +81,9 @@ class Copying:
 
 def small_model(**differences: Any) -> EncoderDecoder:
     torch.manual_seed(0)
-    values = {
-        "d_model": 8,
-        "n_heads": 2,
-        "n_encoder_layers": 1,
-        "n_decoder_layers": 1,
-        "max_length": 128,
-    }
-    return EncoderDecoder(tiny_config(**{**values, **differences}))
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    values = {"d_model": 8, "n_heads": 2, "max_length": 128, **layers, **differences}
+    return EncoderDecoder(tiny_config(**values))
 
 
 @dataclass

@@ -20,6 +20,7 @@ from qkv.training import ALONE
 from qkv.training.checkpoint import find_checkpoints
 from qkv.weights import read_metadata, read_tensors
 from tests.forking import Python
+from tests.run.common import Runs
 from tests.run.test_every_task import VALUES
 from tests.training.worker import trained
 
@@ -106,7 +107,7 @@ def with_recipe(one: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A case with its recipe; the data that this names is written."""
     data = folder / one["task"]
     data.mkdir(exist_ok=True)
-    return {**one, "recipe": VALUES[one["task"]](data, **one["settings"])}
+    return {**one, "recipe": Runs(VALUES[one["task"]]).settings(data, **one["settings"])}
 
 
 @pytest.fixture(scope="module")

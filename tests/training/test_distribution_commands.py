@@ -98,10 +98,7 @@ def test_a_mistake_that_all_workers_meet_is_told_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "workers", "device", "message"),
-    [
-        (2, 2, "auto", "both given"),
-        (99, None, "auto", "this machine has"),
-    ],
+    [(2, 2, "auto", "both given"), (99, None, "auto", "this machine has")],
 )
 def test_workers_without_a_device_are_refused(
     gpus: int, workers: int | None, device: str, message: str
@@ -111,9 +108,7 @@ def test_workers_without_a_device_are_refused(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the workers in /proc")
-def test_a_run_whose_worker_is_killed_goes_on_by_itself_to_the_same_weights(
-    tmp_path: Path,
-) -> None:
+def test_a_run_whose_worker_is_killed_goes_on_by_itself_to_the_same_weights(tmp_path: Path) -> None:
     settings = {"train_valid_every": 20, "train_checkpoint_every": 10, "train_patience": 0}
     recipe = tiny.write_recipe(tmp_path, train_steps=40, train_average=1, **settings)
     whole, cut = start(recipe, tmp_path / "whole"), tmp_path / "cut"

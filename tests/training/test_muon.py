@@ -197,16 +197,3 @@ def test_a_weight_without_a_gradient_stays() -> None:
     muon = muon_of({still: 4, moving: 4}, weight_decay=DECAY)
     muon.step()
     assert torch.equal(still, before) and still not in muon.state and moving in muon.state
-
-
-def test_a_small_regression_is_solved() -> None:
-    inputs, truth = drawn(64, 6), drawn(6, 5)
-    weight, bias = nn.Parameter(drawn(5, 6)), nn.Parameter(drawn(5))
-    muon = muon_of({weight: 5}, [bias], betas=(0.9, 0.98))
-    for step in range(300):
-        set_learning_rate(muon, 0.2 * (1 - step / 300))
-        loss = (inputs @ weight.T + bias - inputs @ truth).square().mean()
-        muon.zero_grad()
-        loss.backward()
-        muon.step()
-    assert loss < 1e-4

@@ -62,12 +62,6 @@ def test_the_loss_is_the_mean_over_labels_of_torch_s_cross_entropy() -> None:
     assert model.output.projection.bias.grad.abs().min() > 0
 
 
-def test_gradients_of_several_batches_are_summed_and_none_is_left_over() -> None:
-    """Twice the same pairs is the same mean: the labels of the whole step are counted."""
-    once = padded(TEXTS[:3])
-    assert_close(loss_and_gradients([once, once]), loss_and_gradients([once]))
-
-
 def test_validation_is_without_dropout_and_without_smoothing() -> None:
     batches = [padded(texts) for texts in SPLITS["three"]]
     plain, dropping = small_model(dropout=0.0), small_model(dropout=0.5)

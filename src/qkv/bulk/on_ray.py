@@ -50,11 +50,7 @@ def _outcomes(
     )
     pool = ray.data.ActorPoolStrategy(size=n_workers, max_tasks_in_flight_per_actor=AHEAD)
     outcomes = rows.map_batches(
-        _PartWorker,
-        fn_constructor_args=(job,),
-        batch_size=1,
-        compute=pool,
-        **share,
+        _PartWorker, fn_constructor_args=(job,), batch_size=1, compute=pool, **share
     )
     return iter(outcomes.iter_rows())
 

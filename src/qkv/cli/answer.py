@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,41 +56,28 @@ def answer(
             "Give the text to look in as --context FILE or as --text, or a file of questions and "
             "texts as --input; one of the three."
         )
-    if input_:
-        _answer_file(input_, model, question, n_best, as_json, device, dtype)
-        return
     from qkv.data import read_lines
+    from qkv.tasks import Answerer
 
-    batches = given_lines(question)
+    load = partial(load_as, model, device, dtype, Answerer, "model that finds answers")
+    if input_:
+        _answer_file(load, input_, question, n_best, as_json)
+        return
     passage = "\n".join(read_lines(context)) if context else text or ""
-    answerer = load_answerer(model, device, dtype)
+    answerer = load()
 
     def ask(questions: list[str], done: int, advance: Advance | None) -> list[list[Found]]:
         return answerer.answers([(asked, passage) for asked in questions], n_best, advance)
 
-    several = n_best > 1
-    show = _as_json if as_json else lambda _, answers, several: _as_text(answers, several)
-    answer_lines(batches, ask, lambda asked, answers: show(asked, answers, several))
-
-
-def load_answerer(folder: str, device: str, dtype: str | None) -> Answerer:
-    """Load a model that must find answers."""
-    from qkv.tasks import Answerer
-
-    return load_as(folder, device, dtype, Answerer, "model that finds answers")
+    show = partial(_as_json if as_json else _as_text, n_best > 1)
+    answer_lines(given_lines(question), ask, show)
 
 
 def _answer_file(
-    path: Path,
-    model: str,
-    question: list[str] | None,
-    n_best: int,
-    as_json: bool,
-    device: str,
-    dtype: str | None,
+    load: Callable[[], Answerer], path: Path, question: list[str] | None, n_best: int, as_json: bool
 ) -> None:
     """Answer a whole file; `--json` is what SQuAD's own script scores: {id: answer}."""
-    from qkv.data.formats.squad import read_squad
+    from qkv.data import read_squad
 
     if question:
         raise UserError(f"{path} brings its own questions; leave {question[0]!r} out.")
@@ -97,25 +85,25 @@ def _answer_file(
         raise UserError("--json with --input gives one answer for each id; leave --n-best out.")
     questions = read_squad([path], answered=False)
     pairs = [(asked.question, asked.context) for asked in questions]
-    answerer = load_answerer(model, device, dtype)
+    answerer = load()
     with progress_bar(len(pairs)) as advance:
         found = answerer.answers(pairs, n_best, advance)
     if as_json:
         best = {asked.id: answers[0].text for asked, answers in zip(questions, found, strict=True)}
         print(json.dumps(best, ensure_ascii=False))
         return
-    for answers in found:
-        print(_as_text(answers, n_best > 1))
+    for asked, answers in zip(questions, found, strict=True):
+        print(_as_text(n_best > 1, asked.question, answers))
 
 
-def _as_text(answers: Sequence[Found], several: bool) -> str:
+def _as_text(several: bool, question: str, answers: Sequence[Found]) -> str:
     """The answer alone; several as lines of probability and answer."""
     if several:
         return "\n".join(f"{best.probability:.4f}\t{one_line(best.text)}" for best in answers)
     return one_line(answers[0].text)
 
 
-def _as_json(question: str, answers: Sequence[Found], several: bool) -> str:
+def _as_json(several: bool, question: str, answers: Sequence[Found]) -> str:
     names = ("start", "end", "score", "probability")
     found = [
         {"answer": best.text} | {name: getattr(best, name) for name in names} for best in answers

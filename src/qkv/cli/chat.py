@@ -11,7 +11,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.common import LEAVE, STDIN, at_terminal
-from qkv.cli.generate import DRAWN, check_seed, load_language_model
+from qkv.cli.generate import check_seed, load_language_model
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Low, for models that bring no settings are mostly small, and soon talk nonsense 
 AFRESH = "/new"
 
 
-@options.with_decoding(*DRAWN)
+@options.with_decoding("stop", "repetition_penalty", *options.WRITES)
 def chat(
     *,
     model: options.Model,
@@ -69,7 +69,6 @@ def chat(
 
 
 def _answer_lines(begin: Callable[[], Conversation], as_json: bool) -> None:
-    """Answer standard input line by line."""
     talk = begin()
     for line in _lines():
         if line.strip() == LEAVE:

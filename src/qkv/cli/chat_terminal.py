@@ -23,9 +23,7 @@ class ChatTerminal:
     """A conversation and the terminal that it is shown on."""
 
     def __init__(
-        self,
-        begin: Callable[[Sequence[Message], Tell], Conversation],
-        messages: Sequence[Message],
+        self, begin: Callable[[Sequence[Message], Tell], Conversation], messages: Sequence[Message]
     ) -> None:
         """Begin with these messages; `begin` makes a conversation of messages."""
         self._begin = begin

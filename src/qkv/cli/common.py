@@ -98,10 +98,7 @@ def _more_at_hand(stream: Any) -> bool:
 
 
 def answer_lines(
-    batches: Iterable[list[T]],
-    ask: Ask[T, U],
-    show: Show[T, U],
-    done: int = 0,
+    batches: Iterable[list[T]], ask: Ask[T, U], show: Show[T, U], done: int = 0
 ) -> None:
     """Answer texts batch by batch, each printed before the next is read.
 
@@ -192,13 +189,9 @@ def counting_bar(name: str = "") -> Iterator[Callable[..., None] | None]:
 
     from qkv.run.display import terminal_bar
 
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with terminal_bar(*columns, total=None, description=name) as update:
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    named = TextColumn("{task.description}")
+    with terminal_bar(*columns, named, total=None, description=name) as update:
         yield update and (
             lambda done, total, name="": update(completed=done, total=total, description=name)
         )

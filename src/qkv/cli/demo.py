@@ -22,7 +22,9 @@ WORKERS = 2  # processes: in so small a model a second thread finds little to do
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
+    out: Annotated[
+        Path, typer.Option(metavar="<path>", parser=options.named_folder, help="Run folder.")
+    ] = Path("runs/demo"),
     set_: options.Changes = None,
 ) -> None:
     """Train a Chinese-to-English translator here and try it.
@@ -65,7 +67,6 @@ def _train(recipe: Recipe, folder: Path) -> None:
 
 
 def _show(run: Run) -> None:
-    """Print scores on held-out combinations, and some translations of them."""
     exact = next(score for score in run.scores["test"] if score.name == "exact match")
     print(f"\nHeld-out combinations, never seen in training: {exact.value:.1f} % exact match")
     for score in run.scores["test"][:2]:

@@ -12,13 +12,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.classify import as_text
-from qkv.cli.common import (
-    check_writable,
-    counting_bar,
-    named_by_options,
-    one_line,
-    recipe_of,
-)
+from qkv.cli.common import check_writable, counting_bar, named_by_options, one_line, recipe_of
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,24 +21,13 @@ if TYPE_CHECKING:
 
 PICTURES = (".png", ".svg")
 OTHER_PICTURES = (".jpg", ".jpeg", ".gif", ".pdf", ".eps", ".webp")
+FEW_SHOT = ("template", "answer", "option", "pool", "shots", "normalize", "seed")
 SIDES = ("source", "target")
 PAIRS = ("pairs", "source_field", "target_field")
 SEARCH = ("beams", "tokenize", "output")
 USED = {
     "translate": (*SIDES, *PAIRS, *SEARCH),
-    "generate": (
-        "text",
-        "text_field",
-        "records",
-        "examples",
-        "template",
-        "answer",
-        "option",
-        "pool",
-        "shots",
-        "normalize",
-        "seed",
-    ),
+    "generate": ("text", "text_field", "records", "examples", *FEW_SHOT),
     "classify": ("examples", "label_field", "text_field", "picture", "output"),
     "tag": ("examples", "output"),
     "answer": ("examples", "output"),
@@ -54,89 +37,68 @@ USED = {
 """The options that a model is evaluated by, by its task."""
 
 
-# Options of this command alone
-Source = Annotated[Path | None, typer.Option(help="Sources to translate.")]
-Target = Annotated[Path | None, typer.Option(help="References, a line a sentence.")]
-Pairs = Annotated[
-    Path | None, typer.Option(help="Instead: a file of both sides (.tsv, .csv, .jsonl …).")
-]
-SourceField = Annotated[
-    str | None, typer.Option(help="Column or key of the source in it, if not as in training.")
-]
-TargetField = Annotated[str | None, typer.Option(help="Column or key of the target.")]
-Hypotheses = Annotated[
-    Path | None, typer.Option(help="Score these translations instead of a model's.")
-]
-Beams = Annotated[int | None, typer.Option(help="Beam width; 1 is greedy.")]
-Tokenize = Annotated[
-    str, typer.Option(help="sacreBLEU's tokenizer; auto: zh for Chinese, else 13a.")
-]
-Output = Annotated[
-    Path | None, typer.Option(help="Also write the translations, labels or answers here.")
-]
-Text = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Text to measure a language model on, or an encoder that fills gaps; repeatable."
-    ),
-]
-Records = Annotated[
-    Path | None,
-    typer.Option(
-        help="Instructions, to be answered word for word; or preferences (chosen, rejected)."
-    ),
-]
-Examples = Annotated[
-    Path | None,
-    typer.Option(
-        help="Examples as for training, with their labels, tags or answers; for a language "
-        "model, labelled ones (.jsonl, .tsv) to choose answers for."
-    ),
-]
-LabelField = Annotated[
-    str | None, typer.Option(help="Column or key of the label, if not as in training.")
-]
-Picture = Annotated[
-    Path | None,
-    typer.Option(help="Draw a classifier's confusions and reliability into this folder."),
-]
-Pool = Annotated[Path | None, typer.Option(help="File of solved examples.")]
-Shots = Annotated[int, typer.Option(help="Solved examples before each question.")]
-Template = Annotated[str, typer.Option(help="The question, like 'Review: {text} Sentiment:'.")]
-Answer = Annotated[str, typer.Option(help="The answer after it.")]
-Option = Annotated[list[str] | None, typer.Option(help="A possible answer; repeatable.")]
-Normalize = Annotated[
-    str, typer.Option(help="Compare options by log-probability (none), by tokens or bytes.")
-]
-Seed = Annotated[int, typer.Option(help="Decides which examples are drawn.")]
-Json = Annotated[bool, typer.Option("--json", help="Scores as a JSON object.")]
-
-
 def evaluate(
     model: options.OptionalModel = None,
-    source: Source = None,
-    target: Target = None,
-    pairs: Pairs = None,
-    source_field: SourceField = None,
-    target_field: TargetField = None,
-    hypotheses: Hypotheses = None,
-    beams: Beams = None,
-    tokenize: Tokenize = "auto",
-    output: Output = None,
-    text: Text = None,
-    records: Records = None,
-    examples: Examples = None,
-    label_field: LabelField = None,
+    source: Annotated[Path | None, typer.Option(help="Sources to translate.")] = None,
+    target: Annotated[Path | None, typer.Option(help="References, a line a sentence.")] = None,
+    pairs: Annotated[
+        Path | None, typer.Option(help="Instead: a file of both sides (.tsv, .csv, .jsonl …).")
+    ] = None,
+    source_field: Annotated[
+        str | None, typer.Option(help="Column or key of the source in it, if not as in training.")
+    ] = None,
+    target_field: Annotated[
+        str | None, typer.Option(help="Column or key of the target, likewise.")
+    ] = None,
+    hypotheses: Annotated[
+        Path | None, typer.Option(help="Score these translations instead of a model's.")
+    ] = None,
+    beams: Annotated[int | None, typer.Option(help="Beam width; 1 is greedy.")] = None,
+    tokenize: Annotated[
+        str, typer.Option(help="sacreBLEU's tokenizer; auto: zh for Chinese, else 13a.")
+    ] = "auto",
+    output: Annotated[
+        Path | None, typer.Option(help="Also write the translations, labels or answers here.")
+    ] = None,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Text to measure a language model on, or an encoder that fills gaps; repeatable."
+        ),
+    ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instructions, to be answered word for word; or preferences (chosen, rejected)."
+        ),
+    ] = None,
+    examples: Annotated[
+        Path | None,
+        typer.Option(
+            help="Examples as for training, with their labels, tags or answers; for a language "
+            "model, labelled ones (.jsonl, .tsv) to choose answers for."
+        ),
+    ] = None,
+    label_field: Annotated[
+        str | None, typer.Option(help="Column or key of the label, if not as in training.")
+    ] = None,
     text_field: options.TextField = None,
-    picture: Picture = None,
-    pool: Pool = None,
-    shots: Shots = 0,
-    template: Template = "",
-    answer: Answer = " {label}",
-    option: Option = None,
-    normalize: Normalize = "none",
-    seed: Seed = 0,
-    as_json: Json = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Draw a classifier's confusions and reliability into this folder."),
+    ] = None,
+    pool: Annotated[Path | None, typer.Option(help="File of solved examples.")] = None,
+    shots: Annotated[int, typer.Option(help="Solved examples before each question.")] = 0,
+    template: Annotated[
+        str, typer.Option(help="The question, like 'Review: {text} Sentiment:'.")
+    ] = "",
+    answer: Annotated[str, typer.Option(help="The answer after it.")] = " {label}",
+    option: Annotated[list[str] | None, typer.Option(help="A possible answer; repeatable.")] = None,
+    normalize: Annotated[
+        str, typer.Option(help="Compare options by log-probability (none), by tokens or bytes.")
+    ] = "none",
+    seed: Annotated[int, typer.Option(help="Decides which examples are drawn.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Scores as a JSON object.")] = False,
     device: options.Device = "auto",
     dtype: options.Dtype = None,
 ) -> None:
@@ -172,7 +134,6 @@ def evaluate(
 
 
 def _score_file(given: dict[str, Any]) -> Evaluation:
-    """Compare a file of translations with references."""
     _check_used(given, ("hypotheses", "target", "tokenize", "output"), "a file is scored")
     from qkv.data import read_pairs
     from qkv.evaluation import Evaluation, translation_scores
@@ -184,7 +145,6 @@ def _score_file(given: dict[str, Any]) -> Evaluation:
 
 
 def _score_model(folder: str, device: str, dtype: str | None, given: dict[str, Any]) -> Evaluation:
-    """Evaluate a model by its task."""
     from qkv.config import TASKS
     from qkv.convert import open_model
     from qkv.convert.model_folder import load_config

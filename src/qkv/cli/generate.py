@@ -15,22 +15,8 @@ from qkv.errors import UserError
 if TYPE_CHECKING:
     from qkv.tasks import Completion, LanguageModel
 
-# Options that `generate` and `chat` share
-DRAWN = (
-    "max_length",
-    "min_length",
-    "stop",
-    "repetition_penalty",
-    "no_repeat",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-)
 
-
-@options.with_decoding("beams", "n_best", *DRAWN)
+@options.with_decoding("beams", "n_best", "stop", "repetition_penalty", *options.WRITES)
 def answering(
     *,
     model: options.Model,
@@ -94,7 +80,6 @@ def check_seed(speaker: LanguageModel, folder: str, settings: dict[str, Any]) ->
 
 
 def _show(prompt: str, stream: Callable[[str, int], Iterator[str]], done: int) -> None:
-    """Print a text as it comes."""
     with named_by_options(done):
         pieces = stream(prompt, done)
         first = next(pieces, "")  # a prompt that cannot be continued is refused before it is shown

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.common import check_writable, stdin_chunks
+from qkv.config.fields import suggestion
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
@@ -220,9 +220,7 @@ def _check(view: Strings, attention: str | None, with_: Strings, language: str) 
 
     for name in view or ():
         if name not in (*VIEWS, "all"):
-            near = get_close_matches(name, [*VIEWS, "all"], n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(VIEWS)}, all."
-            raise UserError(f"There is no view {name!r}; {hint}")
+            raise UserError(f"There is no view {name!r}{suggestion(name, (*VIEWS, 'all'))}")
     if attention is not None and attention not in KINDS:
         raise UserError(f"Unknown attention {attention!r}; there are {', '.join(KINDS)}.")
     if with_ and view and not {"curves", "compare", "all"} & {*view}:
@@ -259,11 +257,7 @@ def _texts(source: Strings, names: Sequence[str]) -> list[str]:
 
 
 def _open(
-    question: Question,
-    name: str,
-    views: Sequence[str],
-    reading: _Reading,
-    others: Sequence[str],
+    question: Question, name: str, views: Sequence[str], reading: _Reading, others: Sequence[str]
 ) -> Question:
     """Load what the views need: logs, a model, a trace, a second model."""
     from qkv.inspect.answers.curves import read_logs, read_smoothings

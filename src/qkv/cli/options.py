@@ -15,6 +15,8 @@ from qkv.config import DRAWING
 from qkv.errors import UserError
 
 T = TypeVar("T")
+DRAWS = (*DRAWING, "seed")  # settings of random draws
+WRITES = ("max_length", "min_length", "no_repeat", *DRAWS)  # of all that write text
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -36,25 +38,17 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; none: lines of standard input.")]
-_MODEL = typer.Option(
-    help="Model folder, GGUF file, or packaged or pulled name.", autocompletion=complete_model
-)
-Model = Annotated[str, _MODEL]
-OptionalModel = Annotated[str | None, _MODEL]
-TranslatorModel = Annotated[
-    str | None,
-    typer.Option(
-        help="Model folder, or packaged or pulled name [default: the packaged zh-en].",
-        autocompletion=complete_model,
-    ),
-]
-EncoderModel = Annotated[
-    str | None,
-    typer.Option(
-        help="Model folder, or packaged or pulled name [default: the packaged mini-bert].",
-        autocompletion=complete_model,
-    ),
-]
+
+
+def _model(place: str, default: str = "") -> Any:
+    help = f"Model folder, {place}or packaged or pulled name{default}."
+    return typer.Option(help=help, autocompletion=complete_model)
+
+
+Model = Annotated[str, _model("GGUF file, ")]
+OptionalModel = Annotated[str | None, _model("GGUF file, ")]
+TranslatorModel = Annotated[str | None, _model("", " [default: the packaged zh-en]")]
+EncoderModel = Annotated[str | None, _model("", " [default: the packaged mini-bert]")]
 Input = Annotated[
     Path | None, typer.Option("--input", help="Instead: a file, a line a text; .gz too.")
 ]
@@ -75,7 +69,7 @@ Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are t
 RecipeFile = Annotated[Path, typer.Argument(help="Recipe in TOML; see recipes/ and docs/train.md.")]
 
 
-def _named_folder(name: str) -> Path:
+def named_folder(name: str) -> Path:
     """Refuse the empty name, of an unset variable perhaps, which Path takes for this folder."""
     if not name:
         raise typer.BadParameter("the name is empty; write one, or leave the option out.")
@@ -86,7 +80,7 @@ Out = Annotated[
     Path | None,
     typer.Option(
         metavar="<path>",
-        parser=_named_folder,
+        parser=named_folder,
         help="Run folder [default: runs/ and the recipe's name].",
     ),
 ]
@@ -195,7 +189,7 @@ def differing(
 
 def search_or_draw(settings: dict[str, Any], greedy: bool) -> dict[str, Any]:
     """Settings of a language model: to name a temperature is to ask for draws."""
-    drawn = [name for name in (*DRAWING, "seed") if name in settings]
+    drawn = [name for name in DRAWS if name in settings]
     beams = settings.get("beams")
     searched = "--greedy" if greedy else "--beams" if beams is not None else ""
     if searched and drawn:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 UNITS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 SCALES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 SHOWN = (1, 8, 64, 512, 4096)  # numbers of GPUs in the table
+LAYOUT = ("gpus", "data", "shard", "tensor", "memory", "tokens_per_second", "efficiency")
 
 
 def plan(
@@ -164,10 +165,7 @@ def _time_lines(planned: RunPlan, found: dict[str, Any]) -> list[tuple[str, str]
     cost = found["cost"]
     return [
         ("a step", f"{flops}, {duration(seconds)} ({spent})"),
-        (
-            "speed",
-            f"{found['tokens_per_second']:,.0f} tokens/s on {gpus} device{'s' * (gpus > 1)}",
-        ),
+        ("speed", f"{found['tokens_per_second']:,.0f} tokens/s on {gpus} device{'s' * (gpus > 1)}"),
         (
             "the run",
             f"{steps:,} steps of {tokens:,} tokens = {short(steps * tokens)} tokens, "
@@ -250,17 +248,7 @@ def summary(
         "seconds": run,
         "cost": run / 3600 * devices * price if run and price else None,
         "layouts": [
-            {
-                "gpus": count,
-                "data": found.data,
-                "shard": found.shard,
-                "tensor": found.tensor,
-                "memory": found.memory,
-                "tokens_per_second": found.tokens_per_second,
-                "efficiency": found.efficiency,
-            }
-            for count, found in layouts.items()
-            if found is not None
+            {name: getattr(found, name) for name in LAYOUT} for found in layouts.values() if found
         ],
         "compute_optimal": best and {"parameters": best.parameters, "tokens": best.tokens},
     }

@@ -70,7 +70,6 @@ def _as_text(line: str, tagging: Tagging) -> str:
 
 
 def _as_words(form: str, between: str, line: str, tagging: Tagging) -> str:
-    """Each word with its label."""
     return between.join(map(form.format, tagging.words, tagging.labels))
 
 

@@ -20,26 +20,13 @@ from qkv.cli.common import (
     load_as,
     one_line,
 )
-from qkv.config import DRAWING
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.tasks import Translation
 
 
-@options.with_decoding(
-    "beams",
-    "length_penalty",
-    "n_best",
-    "max_length",
-    "min_length",
-    "no_repeat",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-)
+@options.with_decoding("beams", "length_penalty", "n_best", *options.WRITES)
 def answering(
     *,
     model: options.TranslatorModel = None,
@@ -58,7 +45,7 @@ def answering(
     **settings: Any,
 ) -> Answering:
     """Translate lines, by default Chinese to English; blank lines stay blank."""
-    idle = [name for name in (*DRAWING, "seed") if name in settings and not sample]
+    idle = [name for name in options.DRAWS if name in settings and not sample]
     if idle:
         raise UserError(f"--{idle[0].replace('_', '-')} is about random draws; add --sample.")
     if sample:

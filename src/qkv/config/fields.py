@@ -103,7 +103,6 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
 
 
 def _described(hint: Any) -> str:
-    """Describe the values of a plain type, for a message."""
     described = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     return described.get(hint) or type_name(hint)
 

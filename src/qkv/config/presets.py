@@ -215,13 +215,7 @@ PRESETS: dict[str, Values] = {
     "albert-mini": {**_ALBERT, **_encoder(4, 256, 4), **_MINI, "d_embedding": 64},
     "deberta-mini": {**_DEBERTA, **_encoder(4, 256, 4), **_MINI, "relative_buckets": 64},
     # Smaller images
-    "vit-tiny": {
-        **_VIT,
-        **_encoder(4, 64, 4),
-        "image_size": 8,
-        "patch_size": 2,
-        "dropout": 0.1,
-    },
+    "vit-tiny": {**_VIT, **_encoder(4, 64, 4), "image_size": 8, "patch_size": 2, "dropout": 0.1},
 }
 
 

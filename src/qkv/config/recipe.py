@@ -132,7 +132,7 @@ def _checked(values: Mapping[str, Any]) -> Recipe:
 
 def _current(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Bring a recipe of an earlier version up to date, and drop its format number."""
-    current = {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
+    current: dict[str, Any] = _plain(values)
     number = current.pop("format", None)
     if number is not None and (not isinstance(number, int) or number > FORMAT):
         raise UserError(
@@ -161,6 +161,15 @@ def _current(values: Mapping[str, Any], where: str) -> dict[str, Any]:
                 if (section, key) not in REMOVED and spec.reads(section, key)
             }
     return current
+
+
+def _plain(values: Any) -> Any:
+    """Copy values as TOML has them: names and paths as text."""
+    if isinstance(values, Mapping):
+        return {str(name): _plain(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [*map(_plain, values)]
+    return str(values) if isinstance(values, Path) else values
 
 
 def _unread(task: str, section: str, key: str) -> str:
@@ -192,7 +201,6 @@ def _model(task: str, name: Any, values: Mapping[str, Any]) -> ModelConfig:
 
 
 def _check_together(recipe: Recipe) -> None:
-    """Check settings of different sections against each other."""
     kind = recipe.classify.kind
     if recipe.teacher.models and kind != "class":
         raise UserError("[teacher]: models need classify.kind = 'class'.")
@@ -229,15 +237,13 @@ def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
 
 def to_toml(values: Mapping[str, Any]) -> str:
     """Write plain values as TOML: top-level values first, then a section for each mapping."""
-    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not _is_map(value)]
-    for name, section in values.items():
-        if _is_map(section):
-            lines += ["", f"[{name}]", *(f"{key} = {_toml(v)}" for key, v in section.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _is_map(value: object) -> bool:
-    return isinstance(value, Mapping)
+    lines, tables = list[str](), list[str]()
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            tables += ["", f"[{name}]", *(f"{key} = {_toml(v)}" for key, v in value.items())]
+        else:
+            lines.append(f"{name} = {_toml(value)}")
+    return "\n".join(lines + tables) + "\n"
 
 
 def _toml(value: Any) -> str:

@@ -63,9 +63,7 @@ class DataConfig(Section):
         most=0.5,
     )
     processes: int = setting(
-        0,
-        "processes that encode text, with the same result; 0: one a core if it is large",
-        least=0,
+        0, "processes that encode text, with the same result; 0: one a core if it is large", least=0
     )
     records: tuple[str, ...] = setting(
         (),
@@ -175,9 +173,7 @@ class TrainConfig(Section):
         "adamw", "adamw: Adam with decoupled weight decay; muon: orthogonal updates in the blocks"
     )
     muon_lr: float = setting(
-        0.02,
-        "muon: peak learning rate of the blocks' matrices; lr is for the rest",
-        least=0,
+        0.02, "muon: peak learning rate of the blocks' matrices; lr is for the rest", least=0
     )
     optimizer_state: Literal["float32", "int8"] = setting(
         "float32",

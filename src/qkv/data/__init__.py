@@ -4,13 +4,7 @@ from qkv.data.batch import IGNORE, Batch, PackedShape, Side, Specials, arrange
 from qkv.data.corpus.documents import Piece, read_documents, whole_documents
 from qkv.data.corpus.held_out import HeldOut, hold_out
 from qkv.data.corpus.shards import cached_examples
-from qkv.data.corpus.tokens import (
-    TextCorpus,
-    Tokens,
-    load_corpus,
-    text_tokenizer,
-    training_text,
-)
+from qkv.data.corpus.tokens import TextCorpus, Tokens, load_corpus, text_tokenizer, training_text
 from qkv.data.files import read_lines, read_text
 from qkv.data.formats.conll import Sentence
 from qkv.data.formats.conversations import read_conversations

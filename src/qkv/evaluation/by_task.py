@@ -70,7 +70,6 @@ from qkv.tasks import (
     Translator,
 )
 from qkv.tasks.few_shot import Chooser, FewShot, Normalize, Record
-from qkv.tasks.likelihood import Likelihood
 from qkv.tasks.texts import DecodeSettings
 from qkv.text import Message, Vocabulary, check_messages
 
@@ -102,14 +101,12 @@ class Evaluation:
     def against(self, other: Evaluation, name: str) -> Evaluation:
         """Add by how much each score differs from that of another evaluation."""
         values = {score.name: score.value for score in other.scores}
-        differences = [
-            Score(
-                f"{score.name} against {name}", score.value - values[score.name], "", score.digits
-            )
-            for score in self.scores
-            if score.name in values
-        ]
-        return replace(self, scores=[*self.scores, *differences])
+        scores = list(self.scores)
+        for score in self.scores:
+            if score.name in values:
+                value = score.value - values[score.name]
+                scores.append(Score(f"{score.name} against {name}", value, "", score.digits))
+        return replace(self, scores=scores)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: each score by its name, and what else there is but the outputs."""
@@ -250,13 +247,10 @@ def _language(
         return _preferences(model, items, progress)
     if not _all(items, str):
         return _replies(model, items, progress)
-    advance = _advance(progress, len(items))
-    outputs: list[Likelihood] = []
-    for start in range(0, len(items), RECORDS_AT_A_TIME):
-        part = items[start : start + RECORDS_AT_A_TIME]
-        outputs += model.score(part)
-        if advance:
-            advance(len(part))
+    starts = range(0, len(items), RECORDS_AT_A_TIME)
+    parts = [items[start : start + RECORDS_AT_A_TIME] for start in starts]
+    counted = _counted(parts, len, _advance(progress, len(items)))
+    outputs = [score for part in counted for score in model.score(part)]
     scores = language_scores(
         -sum(text.log_probability for text in outputs),
         sum(text.n_tokens for text in outputs),
@@ -326,14 +320,13 @@ def evaluate_choices(
     right = [few_shot.right(*record) for record in located]
     options = [few_shot.continuations(*record) for record in located]
     prompts = few_shot.prompts(records, _records(pool), shots, seed)
+    starts = range(0, len(records), RECORDS_AT_A_TIME)
+    parts = [slice(start, start + RECORDS_AT_A_TIME) for start in starts]
     advance = _advance(progress, len(records))
     chosen: list[int] = []
-    for start in range(0, len(records), RECORDS_AT_A_TIME):
-        part = slice(start, start + RECORDS_AT_A_TIME)
+    for part in _counted(parts, lambda part: len(records[part]), advance):
         choices = model.choose(prompts[part], options[part], normalize)
         chosen += [choice.index for choice in choices]
-        if advance:
-            advance(len(choices))
     answers = [
         few_shot.possible(*record)[index] for record, index in zip(located, chosen, strict=True)
     ]
@@ -587,7 +580,6 @@ def _counted(items: Iterable[T], count: Callable[[T], int], advance: Advance | N
 
 
 def _names(label: object) -> tuple[str, ...]:
-    """An example's classes, one or many."""
     return label if isinstance(label, tuple) else (str(label),)
 
 

@@ -40,7 +40,6 @@ def gap_scores(
 
 
 def _counts(model: Any, batch: Batch) -> tuple[float, int, int, int, int]:
-    """Return the totals of a batch."""
     side = batch.target
     x = model(side.tokens, layout_of(side), side.segments, then=lambda hidden: hidden)
     logits = model.head(x.flatten(0, 1)[batch.positions]).float()

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from qkv.errors import UserError
-from qkv.files import write_json
+from qkv.files import lock, write_json
 from qkv.shelf import SOURCE, Pulled, folder_of, home
-
-if sys.platform != "win32":
-    import fcntl
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -44,15 +40,11 @@ def staging_folder(name: str) -> Iterator[Path]:
     After an interruption its files stay, so that the next try continues from them.
     """
     folder = home() / "incoming" / folder_of(name).name
-    # The system releases the lock when the process ends, however that happens.
-    with _opened(folder.with_name(f"{folder.name}.lock")) as lock:
-        try:
-            if sys.platform != "win32":
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with _opened(folder.with_name(f"{folder.name}.lock")) as file:
+        if not lock(file, wait=False):
             raise UserError(
                 f"Another process is pulling {name} at this moment; wait until it is done."
-            ) from None
+            )
         try:
             folder.mkdir(exist_ok=True)  # only now: the process that had the lock removes it
             yield folder
@@ -62,10 +54,10 @@ def staging_folder(name: str) -> Iterator[Path]:
             raise UserError(_full(name)) from error
 
 
-def _opened(lock: Path) -> IO[str]:
+def _opened(path: Path) -> IO[str]:
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        return lock.open("w")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w")
     except OSError as error:
         if error.errno in FULL:
             raise UserError(_full("another model")) from error

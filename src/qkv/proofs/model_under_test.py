@@ -46,6 +46,10 @@ class Example:
         """The example cut to these lengths."""
         return Example(self.tokens[:length], self.source[:source_length], self.segments[:length])
 
+    def to(self, weight: Tensor) -> Example:
+        """The example with its pixels on the device and in the precision of a weight."""
+        return self if self.pixels is None else Example(pixels=self.pixels.to(weight))
+
 
 @dataclass(frozen=True, eq=False)
 class ModelUnderTest:

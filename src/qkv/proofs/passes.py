@@ -10,10 +10,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from qkv.batching import pad_rows
 from qkv.model import Encoder, EncoderDecoder, Layout, Model
 from qkv.proofs.model_under_test import Example
 
-FILLER = 0  # a token, and a segment, of every model; which one does not matter
 Lay = Callable[[Sequence[list[int]]], tuple[Tensor, Layout]]
 
 
@@ -77,10 +77,9 @@ def _read(model: Model, examples: Sequence[Example], lay: Lay) -> Tensor:
 
 
 def _rows(model: Model, texts: Sequence[list[int]], full: bool = False) -> tuple[Tensor, Layout]:
-    longest, device = max(map(len, texts)), next(model.parameters()).device
-    rows = [[*text, *[FILLER] * (longest - len(text))] for text in texts]
-    lengths = torch.tensor([len(text) for text in texts], device=device)
-    return torch.tensor(rows, device=device), Layout() if full else Layout(lengths)
+    device = next(model.parameters()).device
+    lengths = torch.tensor(list(map(len, texts)), device=device)
+    return pad_rows(texts).to(device), Layout() if full else Layout(lengths)
 
 
 def _packed(model: Model, texts: Sequence[list[int]]) -> tuple[Tensor, Layout]:

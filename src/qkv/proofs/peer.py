@@ -45,8 +45,9 @@ def in_transformers(tested: ModelUnderTest) -> Measured:
 
 def _compared(tested: ModelUnderTest, theirs: Any) -> Measured:
     model, limit = tested.loaded.model, LIMITS[torch.float32]
-    examples = [*_real(tested), *tested.examples[:2]]
-    expected = [alone(model, _in_float32(example)) for example in examples]
+    weight = next(model.parameters())
+    examples = [*_real(tested), *(example.to(weight) for example in tested.examples[:2])]
+    expected = [alone(model, example) for example in examples]
     apart = difference([_their_output(tested, theirs, example) for example in examples], expected)
     if isinstance(model, Encoder):
         return Measured(apart, limit)
@@ -129,17 +130,11 @@ def _real(tested: ModelUnderTest) -> list[Example]:
     return [example for example in examples if example.tokens]
 
 
-def _in_float32(example: Example) -> Example:
-    if example.pixels is None:
-        return example
-    return Example(pixels=example.pixels.cpu().float())
-
-
 @torch.inference_mode()
 def _their_output(tested: ModelUnderTest, theirs: Any, example: Example) -> Tensor:
     """The output of the exported model, in the shape of ours."""
     if example.pixels is not None:
-        return theirs(pixel_values=example.pixels.cpu().float()[None]).logits[0]
+        return theirs(pixel_values=example.pixels[None]).logits[0]
     tokens = torch.tensor([example.tokens])
     if isinstance(tested.model, EncoderDecoder):
         source = torch.tensor([example.source])

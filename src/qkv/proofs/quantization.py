@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from qkv.model import Model
 from qkv.model.quantized import quantized_matrices
@@ -12,24 +14,15 @@ from qkv.proofs.model_under_test import Example, ModelUnderTest
 from qkv.proofs.passes import alone
 from qkv.proofs.proof import Measured
 
-LIMIT = (
-    0.3  # of the logits' norm; kernels for integers round inputs, wrong logits differ by 1 or more
-)
+# Of the logits' norm; kernels for integers round inputs, wrong logits differ by 1 or more
+LIMIT = 0.3
 
 
 def dequantized(tested: ModelUnderTest) -> Measured:
     """Compare the quantised model with one that has its matrices in floats."""
     assert tested.quantized is not None
     floats = _with_floats(tested, tested.quantized)
-    outputs, expected = (
-        torch.cat(
-            [
-                alone(model, _on(example, model)).flatten().double().cpu()
-                for example in tested.examples
-            ]
-        )
-        for model in (tested.quantized, floats)
-    )
+    outputs, expected = (_logits(model, tested.examples) for model in (tested.quantized, floats))
     return Measured(float((outputs - expected).norm() / expected.norm()), LIMIT)
 
 
@@ -43,9 +36,7 @@ def _with_floats(tested: ModelUnderTest, quantized: Model) -> Model:
     return model
 
 
-def _on(example: Example, model: Model) -> Example:
-    """Return an example whose pixels have the model's precision."""
-    if example.pixels is None:
-        return example
+def _logits(model: Model, examples: Sequence[Example]) -> Tensor:
     weight = next(model.parameters())
-    return Example(pixels=example.pixels.to(weight.device, weight.dtype))
+    logits = [alone(model, example.to(weight)).flatten() for example in examples]
+    return torch.cat(logits).double().cpu()

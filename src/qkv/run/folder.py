@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from qkv.config import Recipe, load_recipe, recipe_to_dict, to_toml
 from qkv.config.recipe import FORMAT
@@ -24,11 +23,8 @@ from qkv.convert.model_folder import (
     read_config,
 )
 from qkv.errors import UserError
-from qkv.files import write_json, write_text
+from qkv.files import lock, write_json, write_text
 from qkv.training.checkpoint import has_checkpoints
-
-if sys.platform != "win32":
-    import fcntl
 
 RECIPE, LOG, CHECKPOINTS, CURVES = "recipe.toml", "log.jsonl", "checkpoints", "curves"
 DATA = "data.json"  # a digest of what the run is trained on and validated with
@@ -53,7 +49,12 @@ def locked(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a+") as file:
-        _lock(file, folder)
+        if not lock(file, wait=False):
+            file.seek(0)
+            raise UserError(
+                f"Another run is writing to {folder} (process {file.read().strip() or 'unknown'}); "
+                f"wait until it ends, stop it, or choose another --out."
+            )
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -79,31 +80,15 @@ def _delete_torn(folder: Path) -> None:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether another process of this number is there."""
     if pid == os.getpid():
         return False
     if sys.platform == "win32":  # where a signal of 0 is no question
         return True
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
-
-
-def _lock(file: IO[str], folder: Path) -> None:
-    if sys.platform == "win32":
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.seek(0)
-        raise UserError(
-            f"Another run is writing to {folder} (process {file.read().strip() or 'unknown'}); "
-            f"wait until it ends, stop it, or choose another --out."
-        ) from error
 
 
 def check_claim(folder: Path, recipe: Recipe, resume: bool) -> None:

@@ -110,7 +110,6 @@ def _meaning(classes: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def _known(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the labels of those examples that have one."""
     return labels if labels.dtype != np.int64 else labels[labels != IGNORE]
 
 

@@ -72,7 +72,6 @@ def _run_workers(
 
 
 def _accident(failed: dict[int, int]) -> str:
-    """Say which worker was lost, and how."""
     killed = {rank: code for rank, code in failed.items() if code < 0}
     for rank, code in killed.items():
         return f"Worker {rank} was killed by {signal.Signals(-code).name}"
@@ -123,7 +122,6 @@ def _failed(workers: Sequence[subprocess.Popen[bytes]]) -> dict[int, int]:
 
 
 def _stop(workers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End the workers that are left, and wait for them."""
     for worker in workers:
         if worker.poll() is None:
             worker.terminate()

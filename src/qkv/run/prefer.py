@@ -13,13 +13,7 @@ from typing import Any
 import numpy as np
 
 from qkv.batching import batches
-from qkv.data import (
-    Preference,
-    PreferenceItems,
-    Splits,
-    encode_conversations,
-    read_preferences,
-)
+from qkv.data import Preference, PreferenceItems, Splits, encode_conversations, read_preferences
 from qkv.device import mixed_precision
 from qkv.errors import UserError
 from qkv.evaluation import Score

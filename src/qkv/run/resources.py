@@ -132,9 +132,7 @@ def _with_smaller_batches(job: Job, fitting: int, needed: float, available: int)
     train = job.recipe.train
     parts = -(-train.batch_tokens // fitting)
     smaller = dataclasses.replace(
-        train,
-        batch_tokens=-(-train.batch_tokens // parts),
-        accumulate=train.accumulate * parts,
+        train, batch_tokens=-(-train.batch_tokens // parts), accumulate=train.accumulate * parts
     )
     job.say(
         f"batches of {train.batch_tokens:,} tokens need about {needed / GIB:,.1f} of the "

@@ -236,7 +236,6 @@ def _train_reverse(recipe: Recipe, splits: Splits[Pair], folder: Path, console: 
 
 
 def _train_on(recipe: Recipe, pairs: Path, folder: Path, console: Console) -> Run:
-    """Train a recipe on its own pairs and on those of a file."""
     synthetic = (*recipe.data.synthetic, str(pairs))
     recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, synthetic=synthetic))
     return train(recipe, folder, resume=(folder / RECIPE).exists(), console=console)

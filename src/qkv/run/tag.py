@@ -20,7 +20,7 @@ class TagJob(LabelJob[Sentence]):
     """The job of `task = "tag"`."""
 
     result: Tagger
-    tags: Tags
+    classes: Tags
 
     def read_splits(self) -> Splits[Sentence]:
         """Read sentences with a label for each word."""
@@ -29,7 +29,7 @@ class TagJob(LabelJob[Sentence]):
             lambda paths: read_tagged(paths, settings.word_column, settings.label_column),
             key=lambda sentence: sentence.words,
         )
-        self.tags = self._tags(splits.train)
+        self.classes = self._tags(splits.train)
         self._check_labels("validation", splits.valid)
         self._check_labels("test", splits.test)
         return splits
@@ -66,9 +66,9 @@ class TagJob(LabelJob[Sentence]):
     def _check_labels(self, name: str, split: Sequence[Sentence]) -> None:
         """Labels that no training example has count as missed, if they are labels at all."""
         given = {label for sentence in split for label in sentence.labels}
-        unknown = sorted(given - set(self.tags.labels))
+        unknown = sorted(given - set(self.classes.labels))
         for label in unknown:
-            if self.tags.scheme != "none" and guess_scheme([[label]]) is None:
+            if self.classes.scheme != "none" and guess_scheme([[label]]) is None:
                 raise UserError(
                     f"data: the {name} examples have the label {label!r}, but those of training "
                     f"are O or have a prefix and a type like B-person; correct the label."
@@ -88,18 +88,14 @@ class TagJob(LabelJob[Sentence]):
         """Yield all training sentences."""
         return (join_words(sentence.words)[0] for sentence in self.splits.train)
 
-    @property
-    def classes(self) -> Tags:
-        """The labels of a word."""
-        return self.tags
-
     def build_result(self, model: Any) -> Tagger:
         """Build a tagger."""
-        return Tagger(model, self.tokenizer, self.tags)
+        return Tagger(model, self.tokenizer, self.classes)
 
     def encode(self, split: str) -> SequenceItems:
         """Label each word's first token, in the window that decides it; no other counts."""
-        index = {label: number for number, label in enumerate(self.tags.labels)}
+        classes = self.classes
+        index = {label: number for number, label in enumerate(classes.labels)}
 
         def encode(sentences: Sequence[Sentence]) -> dict[str, npt.NDArray[Any]]:
             windows = self.result.frame([sentence.words for sentence in sentences])
@@ -110,7 +106,7 @@ class TagJob(LabelJob[Sentence]):
             arrays = framed_arrays([window.framed for window in windows])
             return arrays | {"labels": np.concatenate([np.zeros(0, np.int64), *labels])}
 
-        return self.sequences(split, encode, [self.tags.labels, self.tags.overlap], by_token=True)
+        return self.sequences(split, encode, [classes.labels, classes.overlap], by_token=True)
 
     def baseline(self) -> float:
         """Return the loss of predicting label frequencies."""

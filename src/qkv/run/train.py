@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,6 @@ from qkv.training import (
     local_device,
     make_layout,
     restarted,
-    tensorboard_installed,
 )
 
 
@@ -241,6 +241,6 @@ def _reporters(recipe: Recipe, folder: Path, state: TrainState, console: Console
         JsonLog(folder / LOG, state.step),
         Display(console, recipe.train, state),
     ]
-    if recipe.train.tensorboard and tensorboard_installed():
+    if recipe.train.tensorboard and find_spec("tensorboard"):
         reporters.append(Curves(folder / CURVES, state.step))
     return reporters

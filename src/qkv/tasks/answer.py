@@ -142,10 +142,7 @@ class Answerer(TaskObject):
         return Answered(**vars(found[0]), n_best=tuple(found))
 
     def answers(
-        self,
-        pairs: Iterable[tuple[str, str]],
-        n_best: int = 1,
-        progress: Progress | None = None,
+        self, pairs: Iterable[tuple[str, str]], n_best: int = 1, progress: Progress | None = None
     ) -> list[list[Found]]:
         """Answer questions, each with the text that holds its answer: the `n_best`, best first.
 

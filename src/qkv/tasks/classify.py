@@ -96,10 +96,7 @@ class Classifier(TaskObject):
 
     @overload
     def classify(  # type: ignore[overload-overlap]  # a str is an iterable of strings too
-        self,
-        texts: str | Texts,
-        threshold: float | None = None,
-        progress: Progress | None = None,
+        self, texts: str | Texts, threshold: float | None = None, progress: Progress | None = None
     ) -> Classification: ...
     @overload
     def classify(

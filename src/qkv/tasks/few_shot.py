@@ -64,10 +64,7 @@ class FewShot:
             )
 
     def prompt(
-        self,
-        record: Record,
-        examples: Sequence[Record] = (),
-        where: str = "The record",
+        self, record: Record, examples: Sequence[Record] = (), where: str = "The record"
     ) -> str:
         """The instruction, the solved examples and the record's open question."""
         start = [self.instruction] if self.instruction else []

@@ -73,12 +73,7 @@ class Writer:
             remembered.n_read += handle.n_read
 
     def request(
-        self,
-        prompt: Sequence[int],
-        limit: int,
-        config: DecodeConfig,
-        ends: Sequence[int],
-        id: int,
+        self, prompt: Sequence[int], limit: int, config: DecodeConfig, ends: Sequence[int], id: int
     ) -> Request:
         """The engine's request for what comes after a prompt."""
         return Request(

@@ -17,16 +17,7 @@ import tokenizers
 from qkv.errors import UserError
 from qkv.files import reading, write_json, write_text
 from qkv.text.offsets import ADDED_SPACE, TokenSpans, WordTokens, locate, tokens_by_word
-from qkv.text.pieces import (
-    BOS,
-    BYTE_LEVEL,
-    BYTE_PIECE,
-    EOS,
-    PAD,
-    UNK,
-    name_parts,
-    readable,
-)
+from qkv.text.pieces import BOS, BYTE_LEVEL, BYTE_PIECE, EOS, PAD, UNK, name_parts, readable
 from qkv.text.words import Span, join_words
 
 # The usual names of special tokens by role, the likeliest first.

@@ -200,7 +200,6 @@ def _letters(texts: Sequence[str], room: int, coverage: float) -> tuple[list[str
 
 
 def _runs(texts: Sequence[str], kind: str) -> Counter[str]:
-    """Count the runs that the pre-tokenizer cuts texts into."""
     cut = pre_tokenizer(kind)
     return Counter(run for text in texts for run, _ in cut.pre_tokenize_str(text))
 

@@ -22,7 +22,7 @@ from qkv.training.objectives import (
     token_labels,
 )
 from qkv.training.optimizer import build_optimizer
-from qkv.training.progress import Curves, Display, JsonLog, Reporter, tensorboard_installed
+from qkv.training.progress import Curves, Display, JsonLog, Reporter
 from qkv.training.schedule import learning_rate, peak_learning_rate
 from qkv.training.step import LossSum, accumulate, build_loss, update
 from qkv.training.validate import complaint, entropy, mean_loss, total_loss, with_wrong_sources
@@ -65,7 +65,6 @@ __all__ = [
     "preference",
     "restarted",
     "spans",
-    "tensorboard_installed",
     "token_labels",
     "total_loss",
     "update",

@@ -89,10 +89,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 
 def fill(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    tensors: Mapping[str, Tensor],
-    path: Path,
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path
 ) -> None:
     """Copy the tensors of a checkpoint into the model and the optimizer."""
     weights = {key: value for key, value in tensors.items() if key.startswith("model.")}

@@ -33,12 +33,7 @@ from qkv.training.distribution import ALONE, Distribution
 from qkv.training.int8_adamw import Int8AdamW
 from qkv.training.optimizer import adamw, build_optimizer, freeze
 from qkv.training.recorded import RecordedLoss
-from qkv.training.sharded_checkpoint import (
-    copied_parts,
-    name_of,
-    read_parts,
-    read_whole,
-)
+from qkv.training.sharded_checkpoint import copied_parts, name_of, read_parts, read_whole
 from qkv.training.step import LossSum, accumulate, update
 from qkv.training.tensor_parallel import check_tensor_parallel, row_orders, split_matrices
 from qkv.weights import StoredTensors, check_fit
@@ -262,12 +257,10 @@ class Sharded(Layout):
             parts = read_parts(path, self)
         else:
             stored = StoredTensors(path)  # read one at a time
-            weights = {
-                key: shape for key, shape in stored.shapes.items() if key.startswith("model.")
-            }
             shapes = {
                 key.removeprefix("model."): torch.empty(shape, device="meta")
-                for key, shape in weights.items()
+                for key, shape in stored.shapes.items()
+                if key.startswith("model.")
             }
             check_fit(self.weights, shapes, path)
             parts = {key: self.own_part(name_of(key), stored[key]) for key in stored}

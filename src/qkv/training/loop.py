@@ -171,7 +171,6 @@ class Trainer:
         return prefetch(self.stream.steps_from(self.state.step), to_device)
 
     def _due(self, every: int) -> bool:
-        """Whether the current step is a multiple of `every`."""
         return self.state.step % every == 0
 
     def finished(self) -> bool:

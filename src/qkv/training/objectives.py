@@ -172,9 +172,7 @@ def consistent(
 
 
 def one_class(
-    weights: Tensor | None = None,
-    consistency: float = 0.0,
-    teacher: TeacherConfig = NO_TEACHER,
+    weights: Tensor | None = None, consistency: float = 0.0, teacher: TeacherConfig = NO_TEACHER
 ) -> Objective:
     """Single-label classification of sequences, with class weights and teachers' probabilities."""
 

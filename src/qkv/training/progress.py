@@ -93,15 +93,6 @@ class Curves(Reporter):
         self.writer.close()
 
 
-def tensorboard_installed() -> bool:
-    """Whether curves can be written."""
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 class Display:
     """Shows step, time left, loss, learning rate, speed and scores to people.
 

@@ -120,7 +120,6 @@ def _read(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shapes(path: Path) -> list[tuple[str, tuple[torch.Size, torch.dtype]]]:
-    """List the tensors of a checkpoint with their shapes and dtypes."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
     stored = FileSystemReader(path).read_metadata().state_dict_metadata

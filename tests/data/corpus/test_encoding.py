@@ -93,10 +93,7 @@ def test_a_file_is_divided_between_documents(tmp_path: Path, small_spans: None) 
 
 
 def test_a_very_long_document_is_read_as_a_stream(
-    tmp_path: Path,
-    tokenizer: Tokenizer,
-    small_spans: None,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, tokenizer: Tokenizer, small_spans: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "text.txt"
     path.write_text("\n".join([*LINES, "lang " * 3000, *LINES[:9]]), "utf-8")

@@ -206,16 +206,6 @@ def test_spans_do_not_reach_across_special_tokens_or_into_the_next_sequence() ->
     assert np.abs(alike - 0.5).max() < 4 * np.sqrt(0.25 / 300)  # each is drawn for by itself
 
 
-@pytest.mark.parametrize("units", ["token", "word", "span"])
-def test_the_same_seed_hides_the_same(units: str) -> None:
-    sequences = random_sequences(20, 50)
-    one, same, other = (
-        masker(units=units)(sequences, np.random.default_rng(seed)) for seed in (8, 8, 9)
-    )
-    assert (one.positions == same.positions).all() and (one.tokens == same.tokens).all()
-    assert one.positions.tolist() != other.positions.tolist()
-
-
 def test_sequences_without_anything_to_hide() -> None:
     for units in ("token", "word", "span"):
         for lists in ([[2, 3], [], [2, 3]], [[]]):

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from qkv.config import TokenizerConfig
-from qkv.data import (
-    PairItems,
-    SegmentedPairs,
-    Specials,
-    encode_pairs,
-    filter_pairs,
-)
+from qkv.data import PairItems, SegmentedPairs, Specials, encode_pairs, filter_pairs
 from qkv.text import Tokenizer, train_tokenizer
 from tests.demo.sentences import demo_pairs
 

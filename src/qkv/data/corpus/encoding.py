@@ -132,7 +132,6 @@ def together(pieces: Iterable[tuple[str, Piece]], least: int) -> Iterator[Pieces
 
 
 def _line_at(span: Span) -> int:
-    """Return the number of a span's first line."""
     left, line = span.start, 1
     with span.path.open("rb") as file:
         while left and (block := file.read(min(left, 1 << 20))):

@@ -11,12 +11,11 @@ import json
 import math
 import os
 import shutil
-import sys
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,11 +24,8 @@ import numpy.typing as npt
 
 from qkv.data.ragged import Ragged, offsets_of
 from qkv.errors import UserError
-from qkv.files import write_json
+from qkv.files import lock, write_json
 from qkv.shelf import home
-
-if sys.platform != "win32":
-    import fcntl
 
 FORMAT = 4  # goes up when the same data would be encoded in another way
 INDEX, JOURNAL = "index.json", "journal.json"
@@ -121,7 +117,8 @@ def cached(key: object, encode: Encode, root: Path | None = None) -> Shards:
     if (entry := _open(folder)) is not None:
         return entry
     root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / f".{name}.lock"):
+    with (root / f".{name}.lock").open("w") as file:
+        lock(file)
         entry = _open(folder)
         if entry is None:
             _write(folder, encode)
@@ -206,7 +203,6 @@ class _Writer:
         write_json(self.folder / JOURNAL, journal)
 
     def _append(self) -> None:
-        """Append what is held to the files."""
         for chunk in self.held:
             self.records += chunk.n_records
             for name, array in chunk.arrays.items():
@@ -285,15 +281,6 @@ def _mapped(path: Path, dtype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
 
 def _n_bytes(dtype: str, shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Wait until no other process holds the lock; the lock of a killed process is free."""
-    with path.open("w") as file:
-        if sys.platform != "win32":
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _delete_unused(root: Path) -> None:

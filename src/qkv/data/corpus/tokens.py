@@ -154,10 +154,7 @@ def text_tokenizer(
 
 
 def load_corpus(
-    config: DataConfig,
-    tokenizer: Tokenizer,
-    held_out: HeldOut,
-    progress: Progress | None = None,
+    config: DataConfig, tokenizer: Tokenizer, held_out: HeldOut, progress: Progress | None = None
 ) -> TextCorpus:
     """Encode the text that the config names, or open it from the cache.
 

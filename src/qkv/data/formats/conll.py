@@ -95,7 +95,6 @@ def _cells(line: str) -> list[str]:
 
 
 def _is_between(cells: Sequence[str]) -> bool:
-    """Tell whether a line separates two sentences."""
     return not cells or cells[0].startswith(DOCUMENT)
 
 

@@ -61,7 +61,6 @@ def check_data_url(image: str) -> None:
 
 
 def _data(url: str) -> bytes:
-    """The bytes of a data URL."""
     head, _, content = url.partition(",")
     try:
         if not head.endswith(";base64"):

@@ -20,11 +20,7 @@ class ConversationItems(FilteredItems):
     """Whole conversations with BOS and EOS; `learned` marks the tokens of answers."""
 
     def __init__(
-        self,
-        tokens: Ragged,
-        learned: npt.NDArray[np.bool_],
-        special: Specials,
-        digest: str = "",
+        self, tokens: Ragged, learned: npt.NDArray[np.bool_], special: Specials, digest: str = ""
     ) -> None:
         super().__init__(tokens.lengths - 1, digest)  # the last token is a label only
         self.tokens, self.learned, self.special = tokens, learned, special

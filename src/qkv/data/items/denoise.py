@@ -110,10 +110,7 @@ def cut(totals: Indices, n_parts: Indices, random: np.random.Generator) -> Indic
 
 
 def poisson(
-    totals: Indices,
-    most: Indices,
-    table: npt.NDArray[np.float64],
-    random: np.random.Generator,
+    totals: Indices, most: Indices, table: npt.NDArray[np.float64], random: np.random.Generator
 ) -> tuple[Indices, Indices]:
     """Draw sizes until each total is reached, and count them; the last takes what is left."""
     owner, number = _enumerated(most)

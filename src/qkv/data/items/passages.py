@@ -222,7 +222,6 @@ class _Breaks:
 
 
 def _part(texts: Ragged, starts: Indices, lengths: Indices) -> Ragged:
-    """Take a part of each text."""
     offsets = offsets_of(lengths)
     return Ragged(texts.tokens[spread(texts.offsets[:-1] + starts, offsets)], offsets)
 

@@ -76,11 +76,7 @@ class WindowItems(Items):
         return self._lay_out(ids[:, :-1], labels, begins[:, :-1], shape)
 
     def _lay_out(
-        self,
-        ids: Indices,
-        labels: Indices,
-        begins: npt.NDArray[np.bool_],
-        shape: Packing,
+        self, ids: Indices, labels: Indices, begins: npt.NDArray[np.bool_], shape: Packing
     ) -> Batch:
         if self.across:
             side = Side(_tensor(ids), None, None, self.length)

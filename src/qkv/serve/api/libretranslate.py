@@ -162,10 +162,15 @@ async def _translations(
 
 async def _body(request: Request, kind: type[Any]) -> Any:
     """Read a body that is JSON, or else a form."""
-    content = await request.body()
+    content, said = await request.body(), request.headers.get("content-type", "")
+    if said.startswith("multipart/"):
+        raise UserError(
+            "The body is a form in several parts (as curl -F sends it), which is not read here; "
+            "send JSON, or a form as curl -d sends it."
+        )
     try:
-        is_json = request.headers.get("content-type", "").startswith("application/json")
-        if is_json or content.lstrip().startswith(b"{"):  # curl calls all that it sends a form
+        # curl calls all that it sends a form
+        if said.startswith("application/json") or content.lstrip().startswith(b"{"):
             return kind.model_validate(json.loads(content))
         fields = parse_qs(content.decode(), keep_blank_values=True)
         single = {name: values[0] for name, values in fields.items() if len(values) == 1}

@@ -36,6 +36,7 @@ export function createPage(state, api) {
     async (signal) => {
       const start = performance.now();
       const structure = await api.structure(state.model);
+      if (signal.aborted) return null; // another model was chosen meanwhile
       page.structure = structure;
       choose(structure);
       if (!state.text.trim()) return { structure, answer: null };

@@ -122,7 +122,8 @@ MISTAKES = [
     ),
     (
         {"task": "generate", "mask": {"share": 0.15}},
-        "r.toml: task = 'generate' does not read [mask] (only fill); leave it out.",
+        "r.toml: task = 'generate' does not read [mask] (only fill); leave it out, or set task "
+        "to that.",
     ),
     (
         {"task": "generate", "model": {"n_encoder_layers": 2}},
@@ -304,6 +305,14 @@ def test_numbers_too_long_and_values_too_deep_are_no_toml(tmp_path: Path, value:
         load_recipe(tmp_path / "bad.toml")
     with pytest.raises(UserError, match="lr is"):
         load_recipe(_empty(tmp_path), [f"train.lr={value}"])
+
+
+def test_a_recipe_of_a_windows_editor_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbf[train]\r\nsteps = 3\r\n")
+    assert load_recipe(tmp_path / "a.toml").train.steps == 3
+    (tmp_path / "a.toml").write_text('[data]\ntext = "C:\\a.txt"\n')
+    with pytest.raises(UserError, match=r"Unescaped.*backslash in it is written twice"):
+        load_recipe(tmp_path / "a.toml")
 
 
 def test_a_number_that_no_float_holds_is_refused(tmp_path: Path) -> None:

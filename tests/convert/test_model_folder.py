@@ -1,5 +1,6 @@
 """Our model folder: one save is loaded as one, formats are numbered, and special files refused."""
 
+import dataclasses
 import json
 import os
 import re
@@ -16,7 +17,9 @@ from qkv.convert import Tokenizers, convert, export_problems, save_model_folder
 from qkv.convert.model_folder import load_config, load_model, model_content
 from qkv.device import lay_by_columns
 from qkv.errors import UserError
+from qkv.inspect.trace.quantities import activation_name
 from qkv.model import Decoder, EncoderDecoder, build_model
+from qkv.model.feed_forward import ACTIVATIONS
 from qkv.text import Tokenizer, train_pair
 from qkv.weights import load_weights, read_tensors, write_tensors
 from tests.convert.harness import any_tokenizer
@@ -206,6 +209,16 @@ def test_what_rules_an_export_out_is_known_before_training(config, task, problem
     assert len(said) == len(problems)
     for sentence, pattern in zip(said, problems, strict=True):
         assert re.search(pattern, sentence)
+
+
+@pytest.mark.parametrize("name", ["transformer-tiny", "t5-mini", "gpt2-mini", "llama-tiny", "gpt"])
+def test_an_activation_of_ones_own_has_no_word_elsewhere(name, monkeypatch):
+    """A part that somebody adds to the model is trained and traced, and exported nowhere."""
+    monkeypatch.setitem(ACTIVATIONS, "cube", lambda x: x**3)
+    config = dataclasses.replace(preset(name), activation="cube")
+    said = export_problems(config, "generate" if config.family == "decoder" else "translate")
+    assert len(said) == 2 and all("'cube'" in sentence for sentence in said)
+    assert activation_name(config) == "cube"
 
 
 def digits() -> list[str]:

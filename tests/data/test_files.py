@@ -83,6 +83,12 @@ def test_bytes_that_are_not_utf8_are_located(content: bytes, where: str, n_bytes
     assert message == f"a.txt, {where} is not UTF-8; convert it first, with `iconv -f {way_out}."
 
 
+@pytest.mark.parametrize("content", [compress(b"text", ".gz"), b"PK\x03\x04\x14\0\x06\xff"])
+def test_a_file_of_another_kind_is_no_text_of_another_encoding(content: bytes) -> None:
+    message = complaint(lines_in, io.BytesIO(content), "a.csv")
+    assert message.startswith("a.csv holds no text") and "iconv" not in message
+
+
 @pytest.mark.parametrize("end", COMPRESSED[1:])
 def test_damaged_compressed_files_are_named(tmp_path: Path, end: str) -> None:
     whole = compress("\n".join(map(str, range(50_000))).encode(), end)

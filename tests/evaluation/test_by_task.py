@@ -77,7 +77,10 @@ def test_a_language_model_on_conversations_and_records(tmp_path: Path) -> None:
     talks = [[*asked, {"role": "assistant", "content": text}] for text in (answer, "no", "no")]
     found = qkv.evaluate(model, [*talks, asked])  # one without an answer is left out
     assert found.scores == [Score("exact match", pytest.approx(100 / 3))]
-    path = write_records(tmp_path / "a.jsonl", *({"messages": talk} for talk in talks))
+    path = write_records(tmp_path / "a.v2.jsonl", *({"messages": talk} for talk in talks))
+    assert qkv.evaluate(model, path) == found
+    rows = [f'a,"{reply["content"]}"' for _, reply in talks]
+    path = write_lines(tmp_path / "a.csv", ["question,answer", *rows])
     assert qkv.evaluate(model, path) == found
     few_shot = FewShot("{text}:", " {label}", options=("cat", "dog"))
     records = [{"text": "the", "label": "cat"}, {"text": "a", "label": "dog"}]

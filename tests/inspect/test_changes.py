@@ -118,6 +118,8 @@ def test_what_cannot_be_changed_is_said():
         trace.change("loss", torch.zeros(()))
     with pytest.raises(UserError, match="cannot replace one of shape"):
         trace.change("decoder.output", torch.zeros(7))["logits"]
+    with pytest.raises(UserError, match="the function returned None, but must return a tensor"):
+        trace.change("decoder.output", lambda value: None)["logits"]
     with pytest.raises(UserError, match="has no tokens"):
         make_trace("encoder").change("pooled", torch.zeros_like, positions=[0])
 

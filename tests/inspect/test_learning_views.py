@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.errors import UserError
 from qkv.inspect import Inputs, Trace
@@ -392,3 +392,26 @@ def test_each_formula_by_hand_bears_the_symbols_of_its_own_sublayer() -> None:
         "H″ = γ·x̂ + β",
         "H⁽ˡ⁾ = γ·x̂ + β",
     ]
+
+
+class UnitNorm(nn.Module):
+    """A norm that somebody adds: x / |x| · γ."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / x.norm(dim=-1, keepdim=True) * self.weight
+
+
+def test_a_norm_of_ones_own_is_traced_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkv.model.norm.RMSNormPlusOne", UnitNorm)  # what build_norm ends with
+    trace = make_trace("encoder-decoder", norm="unit")
+    assert trace.formula("encoder.0.self_attention.residual") == "H″ = unit(H + H′)"
+    assert not trace.names("*.normalised")
+    total, gamma = (trace[f"encoder.0.self_attention.{key}"] for key in ("sum", "norm.gamma"))
+    expected = total / total.norm(dim=-1, keepdim=True) * gamma
+    torch.testing.assert_close(trace["encoder.0.self_attention.residual"], expected)
+    for view in ("hand", "contributions"):
+        assert "of the kind 'unit'" in str(VIEWS[view].lack(Question(trace=trace)))

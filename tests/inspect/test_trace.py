@@ -163,7 +163,7 @@ def test_one_pass_serves_many_questions(trace):
     passes = passes_of(trace)
     values = trace.many(["*.weights", "logits", "*.residual"])
     assert len(passes) == 1 and len(values) > 5
-    trace.many(["*.weights"])
+    assert trace.many("*.weights").keys() < values.keys()  # one pattern may be given by itself
     assert len(passes) == 1
     trace.forget()
     trace.peek(["*.weights"])

@@ -122,7 +122,9 @@ def test_mistakes_are_named(qkv: Command, classifier: Path, several: Path, count
         return qkv("classify", "--model", folder, *words).mistake
 
     assert "--text-field names a column of a table" in ask("one", "--text-field", "text")
-    assert "Text 2 holds 3 texts with tabs between" in ask("one", "a\tb\tc")
+    assert "Text 2 holds 2 texts with tabs between; give one text, or a table as --input" in ask(
+        "one", "a\tb"
+    )
     assert "gives the one likeliest class; --threshold is for several" in ask(
         "one", "--threshold", 0.3
     )
@@ -142,6 +144,8 @@ def test_half_of_a_pair_may_be_missing(
         "",
         ["", "a dog"],
     ]
+    mistake = qkv("classify", "--model", folder, "a\tb", "a\tb\tc").mistake
+    assert "Text 2 holds 3 texts with tabs between; give one text, or a pair, or a table" in mistake
     mistake = qkv("classify", "--model", folder, "the cat").mistake
     assert "has learnt to label pairs of texts alone" in mistake
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,6 +44,36 @@ def test_a_model_is_scored_with_a_signature(qkv: Command, model: Path, text: Pat
     assert 10 < expected.score < 100
     assert answer.lines[1].startswith("chrF ")
     assert answer.lines[2].startswith("exact match ")
+
+
+def test_pairs_of_one_file_are_scored_as_two_files(qkv: Command, model: Path, text: Path) -> None:
+    rows = [f"{number},{line},{spell(line)}" for number, line in enumerate(LINES)]
+    table = write_lines(text / "both.csv", ["id,digits,words", *rows])
+    found = ["evaluate", "--model", model, "--pairs", table]
+    fields = ["--source-field", "digits", "--target-field", "words"]
+    assert qkv(*found, *fields).lines == qkv(*given(text, model)).lines
+    assert "name the two sides as --source-field and --target-field" in qkv(*found).mistake
+    assert "--source has no effect here" in qkv(*given(text, model), "--pairs", table).mistake
+    assert "--source-field has no effect here" in qkv(*given(text, model), *fields).mistake
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_document_is_what_it_was_in_the_run(
+    qkv: Command, speaker: Path, tmp_path: Path, known: bool
+) -> None:
+    """A line here, or else a file; of a table a record."""
+    lines = sentences(20, seed=6)
+    file = write_lines(tmp_path / "a.txt", lines)
+    texts = lines if known else [file.read_text(encoding="utf-8")]
+    if not known:
+        speaker = shutil.copytree(speaker, tmp_path / "alone")
+        (speaker / "recipe.toml").unlink()
+    words: list[object] = ["evaluate", "--model", speaker, "--text"]
+    expected = f"{package.evaluate(package.load(speaker), texts)}\n"
+    assert qkv(*words, file).out == expected
+    table = write_records(tmp_path / "a.v2.jsonl", *({"n": 1, "said": text} for text in texts))
+    assert "name one as --text-field" in qkv(*words, table).mistake
+    assert qkv(*words, table, "--text-field", "said").out == expected
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
@@ -170,7 +201,7 @@ def test_mistakes_about_language_models_are_named(
         "--records", write_questions(tmp_path / "r.jsonl", questions())
     )
     (tmp_path / "empty").write_text("")
-    assert "nothing to score" in ask("--text", tmp_path / "empty")
+    assert "There is no text in" in ask("--text", tmp_path / "empty")
     for other in ("--records", "--examples"):
         assert "one of --text, --records and --examples at a time" in ask(
             "--text", path, other, path

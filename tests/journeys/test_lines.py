@@ -45,7 +45,7 @@ SAVE: dict[str, Callable[[Path], None]] = {
     ),
 }
 MORE: dict[str, list[str]] = {"answer": ["--text", "the cat sees a dog"]}
-FILES = ("fill", "embed", "classify", "tag")  # commands with --input
+FILES = ("translate", "generate", "fill", "embed", "classify", "tag")  # commands with --input
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,11 @@ def lines_for(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", SAVE)
 def test_arguments_lines_and_files_are_answered_alike(
-    qkv: Command, folders: dict[str, Path], name: str, tmp_path: Path
+    qkv: Command,
+    folders: dict[str, Path],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = [name, "--model", folders[name], *MORE.get(name, [])]
     first, second = lines_for(name)
@@ -77,10 +81,16 @@ def test_arguments_lines_and_files_are_answered_alike(
         before, blank, after = qkv(*words, *form, stdin=f"{first}\n \n{second}\n").lines
         assert [before, after] == qkv(*words, *form, first, second).lines
         assert form == ["--json"] or name in ("generate", "embed") or not blank.strip()
+    monkeypatch.chdir(tmp_path)
+    Path(first).touch()
+    answer_of_name = qkv(*words, first, second)
+    assert answer_of_name.out == answer.out
+    assert answer_of_name.err.startswith(f"· {first} is taken as a text, but is a file too")
+    assert answer_of_name.err.endswith(f"< {first}\n")
     if name in FILES:
         (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content.encode()))
         assert qkv(*words, "--input", tmp_path / "a.txt.gz").out == answer.out
-        mistake = qkv(*words, first, "--input", tmp_path / "a.txt.gz").mistake
+        mistake = qkv(*words, second, "--input", tmp_path / "a.txt.gz").mistake
         assert mistake.startswith("Texts are given both as arguments and as --input")
         assert "There is no file" in qkv(*words, "--input", tmp_path / "none.txt").mistake
 

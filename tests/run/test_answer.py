@@ -244,9 +244,9 @@ def test_questions_that_cannot_be_learned_from_are_counted(tmp_path: Path) -> No
     said: list[str] = []
     job(tmp_path, said=said, data_examples=both)
     assert f"train: {len(asked) + 1} examples; valid: 20 examples" in said
-    whose = "whose answer no window holds whole"
+    whose = "whose answer is not in the text, or in no window whole"
     assert f"train: left out 1 of {len(asked) + 1} {whose}" in said
-    words = "no window holds a whole answer to any of the 1 questions; raise model.max_length"
+    words = "whole answer to any of the 1 questions; an answer must be in its text letter by letter"
     with pytest.raises(UserError, match=words):
         job(tmp_path, data_examples=str(tmp_path / "more.jsonl"))
 

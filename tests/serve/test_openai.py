@@ -187,6 +187,10 @@ def test_a_translator_translates(client: Any, translator: Translator) -> None:
     several = client.completions.create(model="zh-en", prompt=["我爱你", " "], n=2)
     expected = [best.text for best in translator.n_best("我爱你", n_best=2)[0]]
     assert [choice.text for choice in several.choices] == [*expected, "", ""]
+    encode = translator.tokenizers.target.encode
+    assert several.usage.completion_tokens == sum(len(encode(text)) + 1 for text in expected)
+    drawn = client.completions.create(model="zh-en", prompt="我爱你", temperature=0.5)
+    assert drawn.usage.completion_tokens == len(encode(drawn.choices[0].text)) + 1
     chunks = client.completions.create(model="zh-en", prompt="我爱你", stream=True)
     assert "".join(chunk.choices[0].text for chunk in chunks) == expected[0]
 

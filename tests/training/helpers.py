@@ -92,6 +92,7 @@ class Listener:
 
     records: list[dict[str, Any]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    said_after: list[int] = field(default_factory=list)  # steps that were recorded before
     closed: bool = False
 
     def record(self, records: Any) -> None:
@@ -99,6 +100,7 @@ class Listener:
 
     def say(self, sentence: str) -> None:
         self.said.append(sentence)
+        self.said_after.append(self.records[-1]["step"] if self.records else 0)
 
     def close(self) -> None:
         self.closed = True

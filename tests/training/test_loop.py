@@ -183,6 +183,7 @@ def test_a_run_that_does_not_learn_is_warned_of_after_its_warm_up(
     warnings = [sentence for sentence in listener.said if sentence.startswith("warning: ")]
     assert len(warnings) == n_warnings
     assert all("does not learn" in warning for warning in warnings)
+    assert listener.said_after[:n_warnings] == [8, 12, 16][:n_warnings]
 
 
 def after_step(trainer: loop.Trainer, step: int, act: Any) -> None:

@@ -13,7 +13,7 @@ from tests.training.helpers import EOS, padded, some_texts
 @pytest.mark.parametrize(
     ("valid_loss", "wrong_source_loss", "words"),
     [
-        (3.0, 9.0, ["does not learn", "(3.00)", "lower learning rate"]),
+        (3.0, 9.0, ["does not learn", "guess that reads nothing (3.00)", "lower learning"]),
         (2.0, 1.8, ["does not use the source", "aligned"]),
         (2.0, 2.0, ["does not use the source", "aligned"]),
         (2.0, 2.04, ["does not use the source", "aligned"]),

@@ -100,7 +100,7 @@ def classify(
         model, n_texts = settings["model"], classifier.classes.n_texts
         answer_lines([_rows(input_, text_field or (), model, n_texts)], ask, show)
     else:
-        answer_lines(given_lines(text, input_), ask, show)
+        answer_lines(given_lines(text, input_, reads_images), ask, show)
 
 
 def _classify_images(
@@ -145,9 +145,10 @@ def _texts(given: Given, n_texts: int, number: int = 0) -> Texts:
     # Half of a pair may be missing, but a tab around a single text separates nothing.
     is_pair = "\t" in given.strip() or (n_texts == 2 and given.strip())
     texts = tuple(given.split("\t")) if is_pair else (given,)
-    if len(texts) > 2:
+    if len(texts) > (n_texts or 2):
         raise UserError(
-            f"Text {number} holds {len(texts)} texts with tabs between; give one text, or a pair."
+            f"Text {number} holds {len(texts)} texts with tabs between; give one text"
+            f"{'' if n_texts == 1 else ', or a pair'}, or a table as --input."
         )
     return texts
 

@@ -47,10 +47,21 @@ def is_styled() -> bool:
     return os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
-def given_lines(text: list[str] | None, path: Path | None = None) -> Iterator[list[str]]:
-    """Texts of the command line, of a file, or else of standard input as they come."""
+def given_lines(
+    text: list[str] | None, path: Path | None = None, are_files: bool = False
+) -> Iterator[list[str]]:
+    """Texts of the command line, of a file, or else of standard input as they come.
+
+    A text that is a file's name, where none `are_files`, is remarked upon.
+    """
     if text and path:
         raise UserError("Texts are given both as arguments and as --input; give one of them.")
+    for name in text or ():
+        if not are_files and os.path.isfile(name):  # noqa: PTH113 - Path refuses long texts
+            print(
+                f"· {name} is taken as a text, but is a file too; its lines are read with < {name}",
+                file=sys.stderr,
+            )
     if not path:
         return iter([text]) if text else stdin_lines()
     from qkv.data import read_lines
@@ -134,6 +145,7 @@ def named_by_options(before: int = 0) -> Iterator[None]:
             r"^Text (\d+)", lambda found: f"Text {int(found[1]) + before}", str(error)
         )
         for setting, option in (
+            ("source_field and target_field under [data]", "--source-field and --target-field"),
             ("text_field under [data]", "--text-field"),
             ("label_field under [data]", "--label-field"),
             ("truncate=True", "--truncate"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,19 +16,23 @@ from qkv.cli.common import check_writable, counting_bar, named_by_options, one_l
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
+    from qkv.config import Recipe
     from qkv.evaluation import Evaluation
 
 PICTURES = (".png", ".svg")
 OTHER_PICTURES = (".jpg", ".jpeg", ".gif", ".pdf", ".eps", ".webp")
 FEW_SHOT = ("template", "answer", "option", "pool", "shots", "normalize", "seed")
+SIDES = ("source", "target")
+PAIRS = ("pairs", "source_field", "target_field")
+SEARCH = ("beams", "tokenize", "output")
 USED = {
-    "translate": ("source", "target", "beams", "tokenize", "output"),
-    "generate": ("text", "records", "examples", *FEW_SHOT),
+    "translate": (*SIDES, *PAIRS, *SEARCH),
+    "generate": ("text", "text_field", "records", "examples", *FEW_SHOT),
     "classify": ("examples", "label_field", "text_field", "picture", "output"),
     "tag": ("examples", "output"),
     "answer": ("examples", "output"),
     "embed": ("examples", "label_field", "text_field"),
-    "fill": ("text",),
+    "fill": ("text", "text_field"),
 }
 """The options that a model is evaluated by, by its task."""
 
@@ -36,6 +41,15 @@ def evaluate(
     model: options.OptionalModel = None,
     source: Annotated[Path | None, typer.Option(help="Sources to translate.")] = None,
     target: Annotated[Path | None, typer.Option(help="References, a line a sentence.")] = None,
+    pairs: Annotated[
+        Path | None, typer.Option(help="Instead: a file of both sides (.tsv, .csv, .jsonl …).")
+    ] = None,
+    source_field: Annotated[
+        str | None, typer.Option(help="Column or key of the source in it, if not as in training.")
+    ] = None,
+    target_field: Annotated[
+        str | None, typer.Option(help="Column or key of the target, likewise.")
+    ] = None,
     hypotheses: Annotated[
         Path | None, typer.Option(help="Score these translations instead of a model's.")
     ] = None,
@@ -96,6 +110,7 @@ def evaluate(
 
     \b
     Example: qkv evaluate --model runs/multi30k --source test.en --target test.de
+    Example: qkv evaluate --model runs/mine --pairs test.tsv
     Example: qkv evaluate --model runs/shakespeare --text more.txt
     Example: qkv evaluate --model runs/instruct --records test.jsonl
     Example: qkv evaluate --model runs/encoder --text more.txt
@@ -179,14 +194,9 @@ def _data_and_settings(
 ) -> tuple[Any, dict[str, Any]]:
     """What `qkv.evaluate` is called with."""
     if task == "translate":
-        if not {"source", "target"} <= given.keys():
-            raise UserError(
-                f"{what}; give the text to translate as --source and the references as --target."
-            )
-        data = given["source"], given["target"]
-        return data, {name: given[name] for name in ("beams", "tokenize") if name in given}
+        return _of_pairs(given, folder, what)
     if task == "generate":
-        return _of_language(given, what)
+        return _of_language(given, folder, what)
     if task == "fill":
         return _of_gaps(given, folder, what)
     if "examples" not in given:
@@ -204,34 +214,61 @@ def _data_and_settings(
     return given["examples"], fields
 
 
+def _of_pairs(given: dict[str, Any], folder: str, what: str) -> tuple[Any, dict[str, Any]]:
+    """Two line-aligned files, or one of both sides whose columns are those of training."""
+    settings: dict[str, Any] = {
+        name: given[name] for name in ("beams", "tokenize") if name in given
+    }
+    if "pairs" in given:
+        _check_used(given, (*PAIRS, *SEARCH), f"{what}, scored on --pairs")
+        data = recipe_of(folder).data
+        return given["pairs"], settings | {
+            name: given.get(name, getattr(data, name)) for name in PAIRS[1:]
+        }
+    if not set(SIDES) <= given.keys():
+        raise UserError(
+            f"{what}; give the text to translate as --source and the references as --target, or "
+            f"one file of both as --pairs."
+        )
+    _check_used(given, (*SIDES, *SEARCH), f"{what}, scored on --source and --target")
+    return (given["source"], given["target"]), settings
+
+
 def _of_gaps(given: dict[str, Any], folder: str, what: str) -> tuple[Any, dict[str, Any]]:
     """Documents and masks as the run that made the model had them, or as runs have by default."""
-    from qkv.config import DataConfig, MaskConfig
-    from qkv.data import whole_documents
-
     if "text" not in given:
         raise UserError(f"{what}; give the text whose tokens are masked and predicted as --text.")
+    recipe, documents = _documents(given, folder, "fill")
+    return documents, {"mask": recipe.mask, "max_length": recipe.data.max_length}
+
+
+def _documents(given: dict[str, Any], folder: str, task: str) -> tuple[Recipe, list[str]]:
+    """The recipe of the model's run, or one of the task by default, and the texts by its [data]."""
+    from qkv.config import recipe_from
+    from qkv.data import whole_documents
+
     recipe = recipe_of(folder)
-    if recipe.task != "fill":
-        return whole_documents(given["text"], DataConfig(documents="line")), {"mask": MaskConfig()}
-    settings = {"mask": recipe.mask, "max_length": recipe.data.max_length}
-    return whole_documents(given["text"], recipe.data), settings
+    recipe = recipe if recipe.task == task else recipe_from({"task": task})
+    data = recipe.data
+    if "text_field" in given:
+        data = replace(data, text_field=tuple(given["text_field"]), template="")
+    return recipe, whole_documents(given["text"], data)
 
 
-def _of_language(given: dict[str, Any], what: str) -> tuple[Any, dict[str, Any]]:
+def _of_language(given: dict[str, Any], folder: str, what: str) -> tuple[Any, dict[str, Any]]:
     from qkv.data import hold_preferences, read_conversations, read_preferences
-    from qkv.data.files import read_text
     from qkv.tasks.few_shot import FewShot
 
     kinds = [name for name in ("text", "records", "examples") if name in given]
     if len(kinds) != 1:
         raise UserError(f"{what}; give one of --text, --records and --examples at a time.")
     if "examples" not in given:
-        _check_used(given, kinds, f"{what}, scored on {_option(kinds[0])}")
+        used = [*kinds, "text_field"] if "text" in given else kinds
+        _check_used(given, used, f"{what}, scored on {_option(kinds[0])}")
         if "records" in given:
             files = [given["records"]]
             return (read_preferences if hold_preferences(files) else read_conversations)(files), {}
-        return [read_text(path) for path in given["text"]], {}
+        return _documents(given, folder, "generate")[1], {}
     if given.get("normalize", "none") not in ("none", "tokens", "bytes"):
         raise UserError(
             f"--normalize is {given['normalize']!r}, but must be none, tokens or bytes."

@@ -45,14 +45,14 @@ def answering(
 
 
 @options.with_options_of(answering)
-def generate(prompt: options.Texts = None, **settings: Any) -> None:
+def generate(prompt: options.Texts = None, input_: options.Input = None, **settings: Any) -> None:
     """Go on from a prompt; one alone is shown as it grows.
 
     \b
     Example: qkv generate --model runs/shakespeare "ROMEO:" --max-length 200
     Example: qkv generate --model runs/poetry_zh 床前明月光， --seed 7
     """
-    batches = given_lines(prompt)
+    batches = given_lines(prompt, input_)
     _, ask, show, stream = answering(**settings)
     done = 0
     for lines in batches:

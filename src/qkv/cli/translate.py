@@ -68,7 +68,7 @@ def answering(
 
 
 @options.with_options_of(answering)
-def translate(text: options.Texts = None, **settings: Any) -> None:
+def translate(text: options.Texts = None, input_: options.Input = None, **settings: Any) -> None:
     """Translate texts, by default from Chinese to English.
 
     Blank lines stay blank.
@@ -79,8 +79,8 @@ def translate(text: options.Texts = None, **settings: Any) -> None:
     Example: qkv translate --model nllb --from en --to de "I love you."
     Example: qkv translate --model runs/demo < lines.zh > lines.en
     """
-    on_terminal = not (text or settings["as_json"]) and at_terminal()
-    batches = _typed_lines() if on_terminal else given_lines(text)
+    on_terminal = not (text or input_ or settings["as_json"]) and at_terminal()
+    batches = _typed_lines() if on_terminal else given_lines(text, input_)
     _, ask, show, *_ = answering(**settings)
     if on_terminal:
         _answer_typed(batches, ask)

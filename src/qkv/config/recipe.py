@@ -57,11 +57,14 @@ SECTIONS: dict[str, type[Section]] = {
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe from a TOML file, with `section.key=value` overrides from the command line."""
     with reading(path, "recipe"):
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a BOM first
     try:
         values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also numbers too long, or tables too deep
-        raise UserError(f"{path} is not valid TOML: {error}; correct it.") from error
+        raise UserError(
+            f"{path} is not valid TOML: {error}; correct it (a text is in quotes, and a backslash "
+            f"in it is written twice)."
+        ) from error
     changed = [_override(values, override) for override in overrides]
     return recipe_from(values, str(path), changed)
 
@@ -174,7 +177,8 @@ def _unread(task: str, section: str, key: str) -> str:
     what = f"{section}.{key}"
     if section not in ("data", "train", "tokenizer"):
         what = f"[{section}]"
-    return f"task = '{task}' does not read {what} (only {', '.join(readers)}); leave it out."
+    known = f"task = '{task}' does not read {what} (only {', '.join(readers)})"
+    return f"{known}; leave it out, or set task to {'one of these' if readers[1:] else 'that'}."
 
 
 def _model(task: str, name: Any, values: Mapping[str, Any]) -> ModelConfig:

@@ -143,6 +143,11 @@ def chunks_in(file: BinaryIO, name: str, line: int = 1) -> Iterator[str]:
             yield held[:whole].decode().replace("\r\n", "\n")  # the lines before it are sound
             line, byte = _after(line, byte, held[: error.start])
             is_utf16 = (line, byte) == (1, 1) and held[0] in codecs.BOM_UTF16
+            if b"\0" in held and not is_utf16:
+                raise UserError(
+                    f"{name} holds no text, but bytes that no text has; export it as UTF-8 text "
+                    f"first, a spreadsheet as .csv."
+                ) from error
             encoding = "UTF-16" if is_utf16 else "ENCODING"
             often = "" if is_utf16 else " (often GB18030, or CP1252)"
             raise UserError(

@@ -40,7 +40,8 @@ from qkv.data import (
     validation_batches,
     whole_documents,
 )
-from qkv.data.files import listed
+from qkv.data.files import kind_of, listed
+from qkv.data.formats.records import TABLES, Field
 from qkv.errors import UserError
 from qkv.evaluation.answers import answer_scores
 from qkv.evaluation.calibration import Calibration, calibration
@@ -206,6 +207,8 @@ def _translations(
     data: Any,
     progress: Progress | None,
     tokenize: str = "auto",
+    source_field: Field = "",
+    target_field: Field = "",
     **settings: Unpack[DecodeSettings],
 ) -> Evaluation:
     """BLEU with its signature, chrF and exact match."""
@@ -213,7 +216,8 @@ def _translations(
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], str | Path):
         pairs = read_pairs(*data)
     else:
-        pairs = _examples(data, lambda paths: read_pairs(pairs=paths), tuple)
+        fields = source_field, target_field
+        pairs = _examples(data, lambda paths: read_pairs((), (), paths, *fields), tuple)
         _check_sizes(pairs, {2})
     sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
     settings.setdefault("n_best", 1)
@@ -234,7 +238,7 @@ def _language(
     if few_shot is not None:
         return evaluate_choices(model, data, few_shot, progress=progress, **choosing)
     files = listed(data) if isinstance(data, str | Path) or _all(data, Path) else []
-    if any(file.suffixes[:1] in ([".jsonl"], [".json"]) for file in files):
+    if any(kind_of(file) in TABLES for file in files):
         if hold_preferences(files):
             return _preferences(model, read_preferences(files), progress)
         return _replies(model, read_conversations(files), progress)
@@ -243,8 +247,10 @@ def _language(
         return _preferences(model, items, progress)
     if not _all(items, str):
         return _replies(model, items, progress)
-    texts = _counted(items, lambda text: 1, _advance(progress, len(items)))
-    outputs = [model.score(text) for text in texts]
+    starts = range(0, len(items), RECORDS_AT_A_TIME)
+    parts = [items[start : start + RECORDS_AT_A_TIME] for start in starts]
+    counted = _counted(parts, len, _advance(progress, len(items)))
+    outputs = [score for part in counted for score in model.score(part)]
     scores = language_scores(
         -sum(text.log_probability for text in outputs),
         sum(text.n_tokens for text in outputs),

@@ -112,7 +112,7 @@ def _compute(work: RunPlan, tensor: int) -> float:
     block_share = inside / everything
     products = time.products * (block_share * parts / whole + (1 - block_share) / tensor)
     elementwise = time.elementwise * (1 - SPLIT + SPLIT / tensor)
-    return products + time.attention / tensor + elementwise
+    return max(products + time.attention / tensor + elementwise, time.waiting)
 
 
 def _divided(product: Product, work: RunPlan, tensor: int) -> Product:

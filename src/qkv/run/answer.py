@@ -26,6 +26,7 @@ from qkv.tasks.answer import Answers, Context, Part
 from qkv.training import entropy
 
 Label = tuple[int, int]  # the answer's first and last token in a window
+WHY = "whose answer is not in the text, or in no window whole"
 NOTHING: Label = (0, 0)  # BOS: the window does not hold a whole answer
 
 
@@ -53,11 +54,11 @@ class AnswerJob(LabelJob[Question]):
         """Cut each text into windows, and label where the answer starts and ends in each."""
         settings = self.recipe.answer
         key = [settings.overlap, settings.max_question]
-        items = self.sequences(split, self._windows, key, why="whose answer no window holds whole")
+        items = self.sequences(split, self._windows, key, why=WHY)
         if not len(items):
             raise UserError(
                 f"data: no window holds a whole answer to any of the {len(self.examples(split)):,} "
-                f"questions; "
+                f"questions; an answer must be in its text letter by letter: correct the file, or "
                 f"raise model.max_length or answer.overlap."
             )
         return items

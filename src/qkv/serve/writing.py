@@ -398,7 +398,12 @@ class Answer:
                 continue
             texts = await self.worker.run(asked.read, of_prompt)
             ended = any(best.finished for handle in of_prompt for best in handle.hypotheses)
-            self.n_generated += sum(len(h.hypotheses[0].tokens) for h in of_prompt if h.hypotheses)
+            self.n_generated += sum(  # draws were counted token by token
+                len(best.tokens) + best.finished
+                for handle in of_prompt
+                if handle.request.beams > 1
+                for best in handle.hypotheses[: asked.n_choices]
+            )
             for number, choice in enumerate(self.choices[asked.first :][: asked.n_choices]):
                 text = texts[number] if number < len(texts) else ""
                 choice.text += text

@@ -246,7 +246,6 @@ class Trainer:
         self.layout.collect()
         scores = self._measured()
         self._check_finite("validation loss", scores["valid_loss"], state.step)
-        self._complain(scores)
         value = self._value(scores)
         better = state.best is None or value > state.best
         if better:
@@ -256,6 +255,7 @@ class Trainer:
         state.validated, self.unsaved = state.step, True
         self._snapshot()
         self.flush(scores)
+        self._complain(scores)
         if better:
             if not self.workers.from_main(lambda: has_checkpoints(self.folder)):
                 self.save()

@@ -75,11 +75,13 @@ def complaint(
     valid_loss: float, baseline: float, wrong_source_loss: float | None = None
 ) -> str | None:
     """Say what is wrong with a run that should have learnt something by now and has not."""
-    remedy = "try a lower learning rate, a longer warm-up or norm_position = 'pre'"
+    remedy = (
+        "try a lower learning rate, a longer warm-up or, from fresh weights, norm_position = 'pre'"
+    )
     if valid_loss >= baseline:
         return (
             f"the model does not learn: its validation loss ({valid_loss:.2f}) is no better than "
-            f"knowing how frequent each token is ({baseline:.2f}); {remedy}"
+            f"that of a guess that reads nothing ({baseline:.2f}); {remedy}"
         )
     if wrong_source_loss is not None and wrong_source_loss - valid_loss < LEAST_SOURCE_GAIN:
         return (

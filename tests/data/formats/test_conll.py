@@ -90,7 +90,7 @@ def test_what_is_written_is_read(
     [
         ("a O\n\nb\n", (0, -1), "line 3: the number of columns is 1, but 2 in the file's first li"),
         ("a\tO\nb c\tx\tO\n", (0, -1), "line 2: the number of columns is 3, but 2 in the file's "),
-        ("a\nb\n", (0, -1), "line 1: word_column is 0 and label_column -1, which are not two of "),
+        ("a\nb\n", (0, -1), "line 1: there is one column alone; each line must hold a word and "),
         ("a O\n", (0, 2), "label_column 2, which are not two of the 2 columns that there are; set"),
         ("a O\n", (-3, 1), "word_column is -3 and label_column 1, which are not two of the 2 colu"),
         ("a O\n", (1, -1), "line 1: word_column is 1 and label_column -1, which are not two of t"),

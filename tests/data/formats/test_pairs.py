@@ -124,6 +124,11 @@ def test_fields_that_are_not_there_are_named(tmp_path: Path) -> None:
     assert "go together; name both, or none" in complaint(read_pairs, pairs=path, target_field=0)
 
 
+def test_a_table_is_no_side_of_line_aligned_files(tmp_path: Path) -> None:
+    table = write(tmp_path / "a.CSV", "en,de\none,eins\n")
+    assert f"{table} is a table by its name" in complaint(read_pairs, table, table)
+
+
 def test_many_files_of_all_kinds_are_joined_in_order(tmp_path: Path) -> None:
     sources = [write(tmp_path / "1.zh", " 一\n"), write(tmp_path / "2.zh.gz", " \n二\r\n")]
     targets = [write(tmp_path / "1.en", "one\n"), write(tmp_path / "2.en", "blank\ntwo ")]

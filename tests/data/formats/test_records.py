@@ -117,9 +117,17 @@ def test_a_field_is_found_in_another_case_if_it_is_the_only_one(tmp_path: Path) 
     assert "label" not in two and two["LABEL"] == 2
 
 
-def test_a_csv_file_of_a_spreadsheet_may_have_semicolons(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", 'en;de\n"a; b, c";x\nd,e;y\n')
-    assert list(read_records(path)) == [{"en": "a; b, c", "de": "x"}, {"en": "d,e", "de": "y"}]
+@pytest.mark.parametrize(
+    ("mark", "above"), [(";", ""), ("\t", ""), (";", "sep=;\r\n"), ("|", "SEP=|\n")]
+)
+def test_a_csv_file_of_a_spreadsheet_may_have_other_marks(
+    tmp_path: Path, mark: str, above: str
+) -> None:
+    rows = 'en;de\n"a; b, c";x\nd,e;y\n'.replace(";", mark)
+    path = write(tmp_path / "a.csv", above + rows)
+    records = list(read_records(path))
+    assert records == [{"en": f"a{mark} b, c", "de": "x"}, {"en": "d,e", "de": "y"}]
+    assert records[0].where == f"{path}, line {3 if above else 2}"
     comma = write(tmp_path / "b.csv", "en,de\na;b,c\n")
     assert list(read_records(comma)) == [{"en": "a;b", "de": "c"}]
 

@@ -270,6 +270,11 @@ def activation(config: Mapping[str, Any], name: str, default: str) -> str:
     return ACTIVATIONS[wanted(config, name, ACTIVATIONS, default)]
 
 
+def write_activation(name: str) -> str:
+    """Our activation in their words, or as we call it, which is refused when it is read."""
+    return THEIR_ACTIVATIONS.get(name, name)
+
+
 def read_fields(config: Mapping[str, Any], fields: Fields) -> Values:
     """Values of our config, from theirs."""
     values: Values = {}
@@ -293,7 +298,7 @@ def write_fields(config: ModelConfig, fields: Fields) -> Values:
         known = Field(theirs) if isinstance(theirs, str) else theirs
         value = getattr(config, ours)
         if ours == "activation":
-            value = THEIR_ACTIVATIONS[value]
+            value = write_activation(value)
         if ours == "tie":
             value = value in ("all", "output")
         values[known.name] = known.write(value)

@@ -11,13 +11,13 @@ from qkv.config.model import name_window_layers
 from qkv.config.presets import PRESETS
 from qkv.convert.architectures.angles import read_angles, write_angles
 from qkv.convert.architectures.architecture import (
-    THEIR_ACTIVATIONS,
     Architecture,
     Field,
     Fields,
     Values,
     activation,
     wanted,
+    write_activation,
 )
 from qkv.convert.architectures.marian import ENCODER_LAYER
 from qkv.convert.architectures.name_tables import TRANSPOSED, Module, Names, Table, after, by_head
@@ -112,7 +112,7 @@ def write_gpt2(config: ModelConfig) -> Values:
         "n_positions": config.max_length,
         "embd_pdrop": config.dropout,
         "n_inner": config.d_ff,
-        "activation_function": THEIR_ACTIVATIONS[config.activation],
+        "activation_function": write_activation(config.activation),
     }
 
 

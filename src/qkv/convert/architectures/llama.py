@@ -19,13 +19,13 @@ from qkv.convert.architectures.angles import (
     write_longrope,
 )
 from qkv.convert.architectures.architecture import (
-    THEIR_ACTIVATIONS,
     Architecture,
     Field,
     Fields,
     Values,
     activation,
     wanted,
+    write_activation,
 )
 from qkv.convert.architectures.gpt import HEADS, SIZES
 from qkv.convert.architectures.name_tables import Names, Rule, Table, layers
@@ -315,7 +315,7 @@ def _caps(config: Mapping[str, Any], scores: float, logits: float) -> Values:
 
 def write_gemma(config: ModelConfig) -> Values:
     """Gemma's activation, which goes by two names."""
-    named = THEIR_ACTIVATIONS[config.activation].replace("gelu_new", "gelu_pytorch_tanh")
+    named = write_activation(config.activation).replace("gelu_new", "gelu_pytorch_tanh")
     return {**write_common(config), "hidden_act": named, "hidden_activation": named}
 
 

@@ -11,11 +11,11 @@ from qkv.config.presets import PRESETS
 from qkv.convert.architectures import bert
 from qkv.convert.architectures.angles import read_angles, read_angles_by_type, write_angles_by_type
 from qkv.convert.architectures.architecture import (
-    THEIR_ACTIVATIONS,
     Architecture,
     Field,
     Values,
     wanted,
+    write_activation,
 )
 from qkv.convert.architectures.name_tables import Names, Table
 from qkv.convert.architectures.windows import read_windows, write_layer_types
@@ -72,7 +72,7 @@ def write(config: ModelConfig) -> Values:
     """ModernBERT's windows, angles and pooling, from ours."""
     poolings = {ours: theirs for theirs, ours in POOLINGS.items()}
     return {
-        "classifier_activation": THEIR_ACTIVATIONS[config.activation],
+        "classifier_activation": write_activation(config.activation),
         "classifier_pooling": poolings.get(config.pooling, "cls"),
         "layer_types": write_layer_types(config),
         "local_attention": 2 * (config.window - 1) if config.window else 128,

@@ -9,11 +9,11 @@ from typing import Any
 from qkv.config import ModelConfig
 from qkv.config.presets import PRESETS
 from qkv.convert.architectures.architecture import (
-    THEIR_ACTIVATIONS,
     Architecture,
     Field,
     Values,
     activation,
+    write_activation,
 )
 from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
 from qkv.convert.tokenizers.frame import Frame
@@ -86,7 +86,7 @@ def read(config: Mapping[str, Any], names: Collection[str], head: str) -> Values
 
 def write(config: ModelConfig) -> Values:
     """T5's feed-forward layers, buckets and output, from ours."""
-    name = THEIR_ACTIVATIONS[config.activation]
+    name = write_activation(config.activation)
     kind = "gelu" if config.gated and name == "gelu_new" else name
     farthest = config.relative_length or config.max_length
     buckets = {

@@ -19,6 +19,8 @@ from qkv.model.positions.rotary import loudness, rates
 
 # What CTranslate2 calls our activations
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+SINUSOIDAL = "sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq"
+POSITIONS = *SINUSOIDAL, "learned", "rotary", "relative", "none"
 KINDS = torch.float32, torch.float16, torch.bfloat16  # of numbers that it reads
 
 Read = Callable[[str], Tensor]
@@ -66,8 +68,7 @@ def lacking(config: ModelConfig) -> str | None:
     buckets, farthest = config.relative_buckets, config.relative_length or config.n_positions
     parts = {
         "images as inputs": config.patch_size,
-        "disentangled positions": config.positions == "disentangled",
-        "learned positions beside relative ones": config.positions == "learned_relative",
+        f"positions of the kind {config.positions!r}": config.positions not in POSITIONS,
         "convolution beside the first layer": config.convolution,
         "encoder that sees backwards only": config.causal,
         "embeddings that are narrower than the model (d_embedding)": config.d_embedding,
@@ -79,11 +80,11 @@ def lacking(config: ModelConfig) -> str | None:
         "norm of queries and keys": config.query_key_norm,
         "sublayers in parallel": config.parallel,
         "norms on both sides of a sublayer": config.norm_position == "both",
-        "norm whose weights are stored without their 1": config.norm == "rms_plus_one",
+        f"norm of the kind {config.norm!r}": config.norm not in ("layer", "rms"),
+        f"activation {config.activation!r}": config.activation not in ACTIVATIONS,
         "rotary positions in some layers only": config.rotary_layers != "all",
         "angles scaled by longrope": config.rotary_scaling == "longrope",
         "feed-forward layer of experts": config.n_experts,
-        "bias by distance (ALiBi)": config.positions == "alibi",
         "LayerNorm without a bias": config.norm == "layer" and not config.norm_bias,
         "first layer without a norm": not config.first_norm,
         "encoder with windows": config.family == "encoder" and config.window,

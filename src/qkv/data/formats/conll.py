@@ -106,6 +106,11 @@ def _choose(
             f"{where}: the number of columns is {len(cells)}, but {width} in the file's first "
             f"line; all lines must have the same columns, and a blank line ends a sentence."
         )
+    if width == 1:
+        raise UserError(
+            f"{where}: there is one column alone; each line must hold a word and its label, with a "
+            f"tab or a space between them."
+        )
     word, label = (column + width if column < 0 else column for column in columns)
     if not (0 <= word < width and 0 <= label < width) or word == label:
         raise UserError(

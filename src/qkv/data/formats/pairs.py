@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from qkv.data.files import Paths, listed, read_lines, text_files
-from qkv.data.formats.records import IDS, NUMBER, Field, Record, quoted, read_records
+from qkv.data.files import Paths, kind_of, listed, read_lines, text_files
+from qkv.data.formats.records import IDS, NUMBER, TABLES, Field, Record, quoted, read_records
 from qkv.errors import UserError
 
 Pair = tuple[str, str]
@@ -58,6 +58,12 @@ def _check_aligned(sources: list[Path], targets: list[Path], prefix: str) -> Non
 
 
 def _read_aligned(source: Path, target: Path) -> Iterator[Pair]:
+    for path in (source, target):
+        if kind_of(path) in TABLES:
+            raise UserError(
+                f"{path} is a table by its name, but line-aligned files hold a sentence alone on "
+                f"each line; give a table that holds both sides as pairs."
+            )
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise UserError(

@@ -35,6 +35,9 @@ WORDS = (
     "文本 句子 标题 内容 正文 评论 标签 类别 情感 原文 译文 中文 英文 汉语 英语 问题 答案 回答 "
     "指令 输入 输出"
 )
+MARKS = ",;\t"
+"""What parts the cells of a .csv file: the first of these that its first row has."""
+SEPARATOR = re.compile("sep=.", re.IGNORECASE)  # a line for spreadsheets, above the header
 COLUMN_NAMES = {*IDS, *LANGUAGES.split(), *WORDS.split()}
 """Words that make a table's first row a header if all of its cells are such words."""
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a cell may be a whole book
@@ -139,8 +142,8 @@ def read_records(
 ) -> Iterator[Record]:
     """Yield the records of a file one by one, blank ones left out; its name says what it holds.
 
-    .tsv has tabs and no quoting; .csv commas and quotes, or semicolons if its first row has these
-    and no comma (spreadsheets write so where numbers have decimal commas); .json an array, or
+    .tsv has tabs and no quoting; .csv commas and quotes, or semicolons or tabs if its first row has
+    these and no comma (spreadsheets write so where numbers have decimal commas); .json an array, or
     objects one after the other; .jsonl an object a line; .parquet columns. A line of .txt, and of
     all kinds that are not known, is a record with the column "text", unless these are `others`,
     ".tsv". The first row of a table is its header if it has one of the `fields` that are asked for,
@@ -215,12 +218,14 @@ def _is_header(names: Sequence[str], fields: Sequence[Field], where: str) -> boo
 
 def _comma_rows(texts: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
     texts = iter(texts)
-    first = next(texts, "")
-    mark = ";" if ";" in first and "," not in first else ","
+    first, above = next(texts, ""), 1
+    mark = next((mark for mark in MARKS if mark in first), MARKS[0])
+    if SEPARATOR.fullmatch(first):
+        mark, first, above = first[-1], next(texts, ""), 2
     rest = (line + "\n" for line in chain([first], texts))
     reader = csv.reader(rest, delimiter=mark, strict=True)
     while True:
-        number = reader.line_num + 1
+        number = reader.line_num + above
         try:
             cells = next(reader, None)
         except csv.Error as error:

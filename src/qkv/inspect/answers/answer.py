@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect.draw import HeatMap, Table, piece, styled
+from qkv.inspect.trace.quantities import NORMS
 from qkv.model import Model
 from qkv.text import Tokenizer
 from qkv.text.tokenizer import USUAL_NAMES
@@ -149,6 +150,14 @@ def lacks_probabilities(question: Question) -> str | None:
     if "probabilities" in the_trace(question):
         return None
     return "This model gives no probabilities; look at its flow, attention or drift instead."
+
+
+def lacks_known_norms(question: Question) -> str | None:
+    """Reason why a model with a norm of somebody's own is not taken apart."""
+    norm = the_trace(question).model.config.norm
+    if norm in NORMS:
+        return None
+    return f"Of a norm of the kind {norm!r} no steps are known; look at the model's flow instead."
 
 
 def token_position(question: Question, names: Sequence[str], default: int) -> int:

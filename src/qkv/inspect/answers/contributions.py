@@ -16,7 +16,14 @@ from rich.console import RenderableType
 from torch import Tensor, nn
 
 from qkv.data import IGNORE
-from qkv.inspect.answers.answer import Answer, Question, View, the_trace, token_position
+from qkv.inspect.answers.answer import (
+    Answer,
+    Question,
+    View,
+    lacks_known_norms,
+    the_trace,
+    token_position,
+)
 from qkv.inspect.draw import (
     HeatMap,
     Table,
@@ -280,7 +287,7 @@ def _lack(question: Question) -> str | None:
             "attribution instead."
         )
     token_position(question, trace.tokens("target"), 0)
-    return None
+    return lacks_known_norms(question)
 
 
 VIEW = View(

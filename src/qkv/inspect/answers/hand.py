@@ -16,7 +16,14 @@ from rich.text import Text
 from torch import Tensor
 
 from qkv.errors import UserError
-from qkv.inspect.answers.answer import Answer, Question, View, the_trace, token_position
+from qkv.inspect.answers.answer import (
+    Answer,
+    Question,
+    View,
+    lacks_known_norms,
+    the_trace,
+    token_position,
+)
 from qkv.inspect.answers.attention import KINDS, check_choice, count_layers
 from qkv.inspect.draw import (
     ATTENTION,
@@ -392,8 +399,9 @@ def _answer(question: Question) -> Hand:
     return hand(the_trace(question), *_chosen(question))
 
 
-def _lack(question: Question) -> None:
+def _lack(question: Question) -> str | None:
     _chosen(question)
+    return lacks_known_norms(question)
 
 
 VIEW = View(

@@ -35,6 +35,11 @@ def replace_part(
     def change(value: Tensor) -> Tensor:
         new, old = value.clone(), value[part]
         given = replacement(old) if callable(replacement) else torch.as_tensor(replacement)
+        if not isinstance(given, Tensor):
+            raise UserError(
+                f"{quantity.key}: the function returned {given!r}, but must return a tensor; end "
+                f"it with `return`."
+            )
         if not _broadcasts(given, old):
             raise UserError(
                 f"{quantity.key}: a value of shape {tuple(given.shape)} cannot replace one of "

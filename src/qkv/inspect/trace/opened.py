@@ -31,7 +31,7 @@ STEPS = (*BY_HEAD, "scale", "mask")
 
 def open_norm(norm: nn.Module, at: Key, probe: Probe) -> Iterator[Remove]:
     """Tap mean, deviation and normalised vectors of a norm: x̂ = (x − μ)/σ, then x̂·γ + β."""
-    if isinstance(norm, nn.Identity):
+    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm | RMSNormPlusOne):
         return
     layer: Any = norm
     epsilon = layer.epsilon if isinstance(norm, RMSNormPlusOne) else layer.eps

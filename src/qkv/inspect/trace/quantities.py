@@ -27,6 +27,15 @@ POOLED = {
     "weighted": "mean over tokens, the n-th weighing n,",
 }
 
+NORMS = {"layer": "LayerNorm", "rms": "RMSNorm", "rms_plus_one": "RMSNorm"}
+"""Norms whose steps are known, by the names that formulas give them."""
+
+
+def activation_name(config: ModelConfig) -> str:
+    """Name the activation as formulas do."""
+    names = {"relu": "ReLU", "silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU"}
+    return names.get(config.activation, config.activation)
+
 
 def pass_quantities(config: ModelConfig, inputs: Inputs) -> dict[str, Quantity]:
     """List every quantity of a pass by its key, in the order of computation."""
@@ -102,7 +111,9 @@ def _embedding(config: ModelConfig, side: str, symbol: str, n: str) -> Iterator[
 
 
 def _norm_parts(config: ModelConfig, at: str, name: str, x: str, axes: Axes) -> Iterator[Quantity]:
-    """μ, σ and x̂ of a norm of x; an RMSNorm takes no mean away."""
+    """μ, σ and x̂ of a norm of x; an RMSNorm takes no mean away, and of others we know no steps."""
+    if config.norm not in NORMS:
+        return
     one = (*axes[:-1], "1")
     x = f"({x})" if " " in x else x
     centred = x
@@ -267,7 +278,7 @@ def _feed_forward(config: ModelConfig, sublayer: Sublayer) -> Iterator[Quantity]
         yield Quantity(f"{at}.shares", f"{name}: shares of the experts", shares, ("B", n, "X"))
         formula = f"{output} = Σ share_i · FFN_i({x})"
     else:
-        activation = {"relu": "ReLU", "silu": "SiLU"}.get(config.activation, "GELU")
+        activation = activation_name(config)
         if config.gated:
             gate = f"{x}W_gate{gate_bias}"
             yield Quantity(f"{at}.gate", f"{name}: gate", gate, inner, is_detail=True)
@@ -396,7 +407,7 @@ def _label_axes(config: ModelConfig, inputs: Inputs) -> Axes:
 
 
 def _norm(config: ModelConfig) -> str:
-    return "LayerNorm" if config.norm == "layer" else "RMSNorm"
+    return NORMS.get(config.norm, config.norm)
 
 
 def _capped(formula: str, cap: float) -> str:

@@ -75,14 +75,14 @@ class Trace(Quantities):
         """Compute and keep a quantity, or one head of it as (B, 1, …)."""
         return self.many([key], head)[self.find(key).key]
 
-    def many(self, keys: Sequence[str], head: int | None = None) -> dict[str, Tensor]:
+    def many(self, keys: str | Sequence[str], head: int | None = None) -> dict[str, Tensor]:
         """Compute and keep several quantities in one pass; keys may be patterns ("*.weights")."""
         values = self._compute(keys, head, keep=True)
         kept = {ask: x for ask, x in values.items() if not self.find(ask.key).is_weight}
         self._kept.update(kept)
         return {ask.key: value for ask, value in values.items()}
 
-    def peek(self, keys: Sequence[str], head: int | None = None) -> dict[str, Tensor]:
+    def peek(self, keys: str | Sequence[str], head: int | None = None) -> dict[str, Tensor]:
         """Compute several quantities in one pass without keeping them (for large models)."""
         return {ask.key: value for ask, value in self._compute(keys, head).items()}
 
@@ -386,9 +386,10 @@ class Trace(Quantities):
         return Ask(key, head)
 
     def _compute(
-        self, keys: Sequence[str], head: int | None, keep: bool = False
+        self, keys: str | Sequence[str], head: int | None, keep: bool = False
     ) -> dict[Ask, Tensor]:
-        matching = [name for key in keys for name in self._matching(key)]
+        patterns = [keys] if isinstance(keys, str) else keys
+        matching = [name for pattern in patterns for name in self._matching(pattern)]
         asks = dict.fromkeys(self._ask(name, head) for name in matching)
         known = dict(self._kept)
         wanted = [ask for ask in asks if ask not in known]

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from qkv.errors import UserError
+from qkv.inspect.trace.quantities import activation_name
 from qkv.inspect.trace.trace import Trace
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.serve.page.traces import Ask, traced
@@ -306,21 +307,19 @@ def _gate(cell: Cell) -> list[Line]:
     return _linear(cell, _sublayer_input(cell), "W_gate", "b_gate")
 
 
-NAMES = {"relu": "ReLU", "silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU"}
-
-
 def _hidden(cell: Cell) -> list[Line]:
     """The activation and, where there is a gate, its product."""
-    name = cell.trace.model.config.activation
+    config = cell.trace.model.config
+    name, act = activation_name(config), ACTIVATIONS[config.activation]
     if not cell.has("inner"):
         return []
     inner = cell.of("inner")[cell.row, cell.column]
     if not cell.has("gate"):
-        return [*_inner(cell), Line(NAMES[name], float(ACTIVATIONS[name](inner)))]
-    bent = float(ACTIVATIONS[name](cell.of("gate")[cell.row, cell.column]))
+        return [*_inner(cell), Line(name, float(act(inner)))]
+    bent = float(act(cell.of("gate")[cell.row, cell.column]))
     return [
         *_gate(cell),
-        Line(NAMES[name], bent),
+        Line(name, bent),
         *_inner(cell),
         Line("⊙", bent * float(inner), operand=bent),
     ]

@@ -372,6 +372,15 @@ def test_a_tokenizer_with_more_tokens_than_the_model_knows_is_refused(copy: Path
     assert "the model knows only" in complaint(copy)
 
 
+def test_a_token_with_an_id_beyond_the_model_s_is_refused(copy: Path) -> None:
+    path = next(copy.glob("*tokenizer.json"))
+    content = json.loads(path.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 1 << 20
+    path.write_text(json.dumps(content))
+    assert "the tokenizer has 1,048,577 tokens, but the model knows only" in complaint(copy)
+
+
 def test_a_file_is_no_folder(copy: Path) -> None:
     sentence = "is not a model folder (but a file); name its folder, or a .gguf file."
     assert complaint(copy / "config.json").endswith(sentence)

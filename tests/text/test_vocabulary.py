@@ -173,4 +173,4 @@ def test_an_id_without_a_piece_is_never_text() -> None:
     backend = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 3, "c": 1, "d": 2}, []))
     assert Vocabulary.of(Tokenizer(backend)).special.tolist() == [False] * 4
     backend = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1, "c": 3}, []))
-    assert Vocabulary.of(Tokenizer(backend)).special.tolist() == [False, False, True]
+    assert Vocabulary.of(Tokenizer(backend)).special.tolist() == [False, False, True, False]

@@ -247,7 +247,8 @@ def spelt_texts(tokenizer: Tokenizer, given: str | Sequence[Any], name: str) -> 
     if all(isinstance(part, str) for part in given):
         return list(given)
     rows: Any = [given] if isinstance(given[0], int) else given
-    return [tokenizer.decode(check_tokens(row, len(tokenizer))) for row in rows]
+    n_tokens = len(tokenizer)
+    return [tokenizer.decode(check_tokens(row, n_tokens)) for row in rows]
 
 
 def _prompts(task: LanguageModel, body: CompletionRequest) -> tuple[list[list[int]], list[str]]:

@@ -53,7 +53,8 @@ class Tokenizer:
         self._given = dict(names or {})
 
     def __len__(self) -> int:
-        return int(self._backend.get_vocab_size())
+        """One more than the highest id: some vocabularies leave ids out."""
+        return max(self._backend.get_vocab().values(), default=-1) + 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._backend, self._given)

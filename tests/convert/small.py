@@ -160,6 +160,13 @@ ANGLES: dict[str, dict[str, Any]] = {
         "high_freq_factor": 4.0,
         **TRAINED,
     },
+    "llama3, other bounds": {
+        "rope_type": "llama3",
+        "factor": 2.0,
+        "low_freq_factor": 0.5,
+        "high_freq_factor": 9.0,
+        **TRAINED,
+    },
 }
 SLIDING = ["full_attention", "sliding_attention", "sliding_attention"]
 # Further choices that an architecture has: a class of theirs, and what differs from its config

@@ -28,32 +28,12 @@ from tests.convert.harness import (
     read,
     saved,
 )
+from tests.convert.small import ANGLES, assert_reads_same, small
 from tests.convert.small import LLAMA as SMALL
-from tests.convert.small import assert_reads_same, small
 from tests.parity.pairs import both_logits
 
-TRAINED = {"original_max_position_embeddings": 64}
 # With so small bases, no pair turns so slowly that it stands still over a test's few tokens.
-SCALINGS = [
-    {"rope_type": "default"},
-    {"rope_type": "linear", "factor": 3.0},
-    {"rope_type": "yarn", "factor": 4.0, **TRAINED},
-    {"rope_type": "yarn", "factor": 2.0, "beta_fast": 8.0, "beta_slow": 2.0, **TRAINED},
-    {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        **TRAINED,
-    },
-    {
-        "rope_type": "llama3",
-        "factor": 2.0,
-        "low_freq_factor": 0.5,
-        "high_freq_factor": 9.0,
-        **TRAINED,
-    },
-]
+SCALINGS = [{"rope_type": "default"}, *ANGLES.values()]
 
 
 @torch.no_grad()

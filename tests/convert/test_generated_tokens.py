@@ -61,8 +61,19 @@ SAID: dict[str, Mapping[str, Any] | None] = {
     "no end": {"eos_token_id": None},
     "forced": {"forced_bos_token_id": 0, "max_length": 9},
     "another start": {"decoder_start_token_id": 6},
+    "last is 0": {"forced_eos_token_id": 0, "max_length": 12},
+    "last is 2": {"forced_eos_token_id": 2, "forced_bos_token_id": 0, "max_length": 7},
+    "summary": {
+        "num_beams": 4,
+        "min_length": 12,
+        "max_length": 30,
+        "no_repeat_ngram_size": 2,
+        "length_penalty": 2.0,
+        "early_stopping": True,
+    },
 }
-SOME = ("no end", "forced", "another start")
+SOME = ("no end", "forced", "another start", "last is 0", "last is 2", "summary")
+SUMMARIES = [("marian", "summary"), ("bart", "summary")]
 BOTH_SIDES = ("marian", "bart", "t5")
 DECODERS = [name for name in MODELS if name not in BOTH_SIDES]
 
@@ -82,6 +93,8 @@ CASES = [
     *((name, "no end") for name in DECODERS[::3]),
     *((name, "another start") for name in BOTH_SIDES),
     ("bart", "forced"),
+    *(("marian", "last is 0"), ("bart", "last is 2")),
+    *SUMMARIES,
 ]
 ROWS = [[5, 6, 7, 8], [9], [10, 3, 4, 6, 7]]
 
@@ -177,11 +190,13 @@ def test_usual_ids_are_those_of_transformers(model_type):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), list(zip(MODELS, cycle(["short", "some never", "specials never"])))
+    ("name", "said"),
+    [*zip(MODELS, cycle(["short", "some never", "specials never"])), *SUMMARIES],
 )
 def test_and_so_does_what_we_write_again(name, said):
     """From their folder to ours, and from ours to theirs."""
-    with folder_of(name, said, 0, max_new_tokens=9) as folder:
+    limit = {} if said == "summary" else {"max_new_tokens": 9}
+    with folder_of(name, said, 0, **limit) as folder:
         source, mine = open_model(folder), qkv.load(folder, "cpu")
         with exported(source) as again:
             assert ours(qkv.load(again, "cpu"), ROWS) == ours(mine, ROWS)

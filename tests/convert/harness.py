@@ -22,6 +22,8 @@ from qkv.config import ModelConfig
 from qkv.convert.huggingface.exporting import write_huggingface
 from qkv.convert.model_folder import StoredModel, load_config, load_model
 from qkv.convert.opening import open_model
+from qkv.convert.tokenizers.frame import Frame
+from qkv.convert.tokenizers.tokenizer_export import write_tokenizer
 from qkv.model import Layout, Model
 from qkv.tasks import Tokenizers
 from qkv.text import Tokenizer
@@ -100,6 +102,12 @@ def any_tokenizer(config: ModelConfig, size: int) -> Tokenizer:
     ids = {"padding": config.pad_id, "start": config.bos_id, "end": config.eos_id}
     roles = {role: names[id] for role, id in ids.items() if id < size}
     return Tokenizer(backend, {**roles, "unknown": f"w{size - 1}"})
+
+
+def add_words(folder: Path, n_more: int = 0) -> None:
+    """Put a tokenizer of words beside a model, as many as it knows and some more."""
+    _, config, _ = load_config(open_model(folder))
+    write_tokenizer(folder, any_tokenizer(config, config.vocab_size + n_more), Frame(), 16)
 
 
 @contextmanager

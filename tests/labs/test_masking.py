@@ -191,6 +191,3 @@ def test_tuning_keeps_the_weights_that_it_starts_from(pages: Pages) -> None:
 def test_special_words_are_never_hidden(pages: Pages) -> None:
     assert WORDS[: len(SPECIAL)] == SPECIAL
     assert min(id for document in pages.train for line in document for id in line.ids) >= 4
-
-
-GOOD, BAD = [40.0, 50, 49, 45, 30], [40.0, 50, 60, 45, 30]

@@ -218,6 +218,13 @@ def assert_scores(model: EncoderDecoder, sources, targets, engine) -> None:
         assert other.log_probs == pytest.approx(row[:size].tolist(), abs=CLOSE + 2 * error)
 
 
+def assert_same_logits(model: Decoder, prompts: list[list[int]], engine) -> None:
+    said = torch.from_numpy(numpy.array(engine.forward_batch(prompts)))
+    for row, prompt in zip(said, prompts, strict=True):
+        mine = model(torch.tensor([prompt]))[0]
+        torch.testing.assert_close(row[: len(prompt)], mine, atol=CLOSE, rtol=1e-5)
+
+
 @settings(max_examples=EXAMPLES)
 @given(translators(), st.integers(0, 9))
 def test_an_encoder_decoder_translates_alike(config, seed):
@@ -237,13 +244,9 @@ def test_a_decoder_writes_alike(config, seed):
     model = built(config, seed)
     assert isinstance(model, Decoder)
     prompts = rows([5, 1, 9], config.vocab_size, seed)
-    tokens, lengths = padded(prompts)
     with written(model) as folder:
         engine = ctranslate2.Generator(folder, compute_type="float32", intra_threads=1)
-        said = torch.from_numpy(numpy.array(engine.forward_batch(prompts)))
-        for row, length in enumerate(lengths):
-            mine = model(tokens)[row, :length]
-            torch.testing.assert_close(said[row, :length], mine, atol=CLOSE, rtol=1e-5)
+        assert_same_logits(model, prompts, engine)
         for search in searches():
             ours = complete(model, prompts, search)
             for prompt, mine in zip(prompts, ours, strict=True):
@@ -346,11 +349,9 @@ def test_angles_are_scaled_alike(scaling):
     differences = {"rotary_scaling": scaling, "rotary_factor": 4.0, "rotary_base": 100.0}
     sizes = {**BASE, "max_length": 200, "n_decoder_layers": 2}
     model = built(preset("llama-tiny", **sizes, **differences))
-    (prompt,) = rows([150], 40, seed=0)
     with written(model) as folder:
         engine = ctranslate2.Generator(folder, compute_type="float32", intra_threads=1)
-        said = torch.from_numpy(numpy.array(engine.forward_batch([prompt])))
-        torch.testing.assert_close(said[0], model(torch.tensor([prompt]))[0], atol=CLOSE, rtol=1e-5)
+        assert_same_logits(model, rows([150], 40, seed=0), engine)
 
 
 def test_a_window_holds_token_by_token():
@@ -373,9 +374,7 @@ def test_a_window_as_wide_as_the_context_is_none():
     model = built(preset("llama-tiny", vocab_size=40, window=256, window_layers="alternate"))
     with written(model) as folder:
         engine = ctranslate2.Generator(folder, compute_type="float32", intra_threads=1)
-        (prompt,) = rows([40], 40, seed=0)
-        said = torch.from_numpy(numpy.array(engine.forward_batch([prompt])))
-        torch.testing.assert_close(said, model(torch.tensor([prompt])), atol=CLOSE, rtol=1e-5)
+        assert_same_logits(model, rows([40], 40, seed=0), engine)
 
 
 REFUSED = {

@@ -32,12 +32,6 @@ from tests.convert.small import ROBERTA as CONFIG
 from tests.convert.small import assert_reads_same
 
 
-def test_the_length_is_that_of_texts():
-    with saved(made("RobertaModel", CONFIG)) as folder:
-        model = open_model(folder).content["model"]
-    assert (model["max_length"], model["pair_separators"]) == (14, 2)
-
-
 def test_padding_is_1_where_nothing_is_said():
     with saved(made("RobertaModel", CONFIG)) as folder:
         change(folder, drop=["pad_token_id"])

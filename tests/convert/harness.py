@@ -160,6 +160,12 @@ def texts(
     return tokens.where(real, 0), real.long(), Layout(lengths=sizes)
 
 
+def until(ends: int | Sequence[int] | None, row: list[int]) -> list[int]:
+    """What comes before an end, or before any of several."""
+    ends = ends if isinstance(ends, Sequence) else [ends]
+    return row[: next((place for place, id in enumerate(row) if id in ends), len(row))]
+
+
 def assert_close(ours: Tensor, theirs: Tensor) -> None:
     assert theirs.abs().max() > 1e-2  # were they all alike, nothing would be compared
     torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=1e-5)

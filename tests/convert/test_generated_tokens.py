@@ -22,7 +22,7 @@ from qkv.convert.architectures.architecture import USUAL_IDS
 from qkv.convert.opening import open_model
 from qkv.tasks import LanguageModel
 from tests.convert import small
-from tests.convert.harness import exported, loaded, made, saved
+from tests.convert.harness import exported, loaded, made, saved, until
 
 SIZE = 12  # so few tokens that those that are no text come up often
 USUAL = 20  # tokens that theirs writes where nobody says how many
@@ -113,11 +113,6 @@ def folder_of(name: str, said: str, seed: int, **settings: Any) -> Iterator[Path
         else:
             path.write_text(json.dumps({**json.loads(path.read_text()), **more, **settings}))
         yield folder
-
-
-def until(ends: Any, row: list[int]) -> list[int]:
-    ends = ends if isinstance(ends, list) else [ends]
-    return row[: next((place for place, id in enumerate(row) if id in ends), len(row))]
 
 
 def ours(model: Any, rows: list[list[int]]) -> list[list[int]]:

@@ -93,11 +93,17 @@ def with_tokenizer(source: StoredModel) -> StoredModel:
     return dataclasses.replace(source, read_tokenizers=lambda: Tokenizers(apart, shared))
 
 
+def word_level(words: Sequence[str], unknown: str) -> tokenizers.Tokenizer:
+    """A tokenizer of words between spaces, whose ids are their places."""
+    vocabulary = {word: id for id, word in enumerate(words)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return backend
+
+
 def any_tokenizer(config: ModelConfig, size: int) -> Tokenizer:
     names = {config.pad_id: "<pad>", config.bos_id: "<s>", config.eos_id: "</s>"}
-    vocabulary = {names.get(id, f"w{id}"): id for id in range(size)}
-    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=f"w{size - 1}"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend = word_level([names.get(id, f"w{id}") for id in range(size)], f"w{size - 1}")
     backend.add_special_tokens([name for id, name in names.items() if id < size])
     ids = {"padding": config.pad_id, "start": config.bos_id, "end": config.eos_id}
     roles = {role: names[id] for role, id in ids.items() if id < size}

@@ -11,12 +11,7 @@ from transformers import PreTrainedModel
 from qkv.config import DecodeConfig
 from qkv.decode import generate
 from qkv.model import EncoderDecoder
-from tests.convert.harness import (
-    OLDER_PEER,
-    assert_close,
-    texts,
-    until,
-)
+from tests.convert.harness import OLDER_PEER, assert_close, texts, until
 
 
 def teacher_forced(

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tokenizers
 import torch
 import transformers
-from tokenizers import models, pre_tokenizers
 from transformers import PreTrainedModel
 
 import qkv
@@ -22,7 +20,7 @@ from qkv.convert.architectures.architecture import USUAL_IDS
 from qkv.convert.opening import open_model
 from qkv.tasks import LanguageModel
 from tests.convert import small
-from tests.convert.harness import exported, loaded, made, saved, until
+from tests.convert.harness import exported, loaded, made, saved, until, word_level
 
 SIZE = 12  # so few tokens that those that are no text come up often
 USUAL = 20  # tokens that theirs writes where nobody says how many
@@ -104,9 +102,8 @@ def folder_of(name: str, said: str, seed: int, **settings: Any) -> Iterator[Path
     """What transformers saves, and a vocabulary of words: the configs alone know specials."""
     class_name, config = MODELS[name]
     with saved(made(class_name, config, seed)) as folder:
-        backend = tokenizers.Tokenizer(models.WordLevel({f"w{id}": id for id in range(SIZE)}, "w3"))
-        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        backend.save(str(folder / "tokenizer.json"))
+        words = word_level([f"w{id}" for id in range(SIZE)], "w3")
+        words.save(str(folder / "tokenizer.json"))
         path, more = folder / "generation_config.json", SAID[said]
         if more is None:
             path.unlink()

@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import tokenizers
 import torch
-from tokenizers import models, pre_tokenizers, processors
+from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from qkv.config import DecodeConfig, preset
@@ -27,6 +26,7 @@ from tests.convert.harness import (
     made,
     read,
     saved,
+    word_level,
 )
 from tests.convert.small import ANGLES, assert_reads_same, small
 from tests.convert.small import LLAMA as SMALL
@@ -170,9 +170,7 @@ def test_generation_defaults():
 
 
 def any_tokenizer(begins: bool) -> PreTrainedTokenizerFast:
-    vocabulary = {"<|begin_of_text|>": 0, "<|end_of_text|>": 1, "a": 2, "b": 3, "c": 4}
-    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, "c"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend = word_level(["<|begin_of_text|>", "<|end_of_text|>", *"abc"], "c")
     if begins:
         backend.post_processor = processors.TemplateProcessing(
             "<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 0)]

@@ -202,12 +202,7 @@ def check_same(theirs: Any, ours: Tokenizer, text: str) -> None:
     assert ours.decode(ids) == decoded
 
 
-FAIRSEQ = (
-    "mbart",
-    "mbart-50",
-    "m2m100",
-    "pegasus",
-)  # SentencePiece replaces characters
+FAIRSEQ = ("mbart", "mbart-50", "m2m100", "pegasus")  # SentencePiece replaces characters
 DIFFERENT = (*FAIRSEQ, "albert", "deberta-v2", "llama", "marian", "marian, apart")  # tests say how
 ALIKE = [name for name in FOLDERS if name not in DIFFERENT]
 

@@ -132,14 +132,7 @@ def test_a_shard_that_is_missing(shards):
 
 @pytest.mark.parametrize(
     "index",
-    [
-        "{",
-        "[]",
-        "{}",
-        '{"weight_map": [1]}',
-        '{"weight_map": {"a": 1}}',
-        '{"weight_map": {}}',
-    ],
+    ["{", "[]", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": 1}}', '{"weight_map": {}}'],
 )
 def test_an_index_that_is_broken(shards, index):
     (shards / INDEX).write_text(index)
@@ -322,11 +315,7 @@ def test_code_that_a_folder_brings_is_not_looked_at(folder):
     [
         ("modules.json", "3", "modules.json is no list of JSON objects"),
         ("modules.json", "[3]", "modules.json is no list of JSON objects"),
-        (
-            "modules.json",
-            '[{"type": "models.LSTM"}]',
-            "modules.json has the module LSTM, but only",
-        ),
+        ("modules.json", '[{"type": "models.LSTM"}]', "modules.json has the module LSTM, but only"),
         (
             "modules.json",
             '[{"type": "models.Dense"}]',

@@ -15,11 +15,7 @@ from qkv.errors import UserError
 from tests.convert.harness import made, saved
 from tests.convert.small import BART
 
-MODELS = {
-    "decoder": preset("llama-tiny"),
-    "marian": ModelConfig(),
-    "bart": ModelConfig(start_id=4),
-}
+MODELS = {"decoder": preset("llama-tiny"), "marian": ModelConfig(), "bart": ModelConfig(start_id=4)}
 SMALL = {**BART, "max_position_embeddings": 40, "forced_eos_token_id": None}
 
 

@@ -243,11 +243,7 @@ LONGROPE = {
     **{f"{name}_factor": numbers for name, numbers in FACTORS.items()},
 }
 CAPPED = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
-FUSED = {
-    "context_length": 64,
-    "feed_forward_length": 256,
-    "attention.layer_norm_epsilon": 1e-5,
-}
+FUSED = {"context_length": 64, "feed_forward_length": 256, "attention.layer_norm_epsilon": 1e-5}
 # The architecture in a file, the class, its config, and what its converter says of it
 DECODERS = {
     "qwen2": (

@@ -35,10 +35,7 @@ def test_files_of_older_versions(apart):
 
 @pytest.mark.parametrize(
     "said",
-    [
-        {"feed_forward_proj": "gated-gelu"},
-        {"feed_forward_proj": "relu", "is_gated_act": True},
-    ],
+    [{"feed_forward_proj": "gated-gelu"}, {"feed_forward_proj": "relu", "is_gated_act": True}],
     ids=str,
 )
 @torch.no_grad()

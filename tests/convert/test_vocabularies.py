@@ -162,10 +162,7 @@ FOLDERS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "bert, accents": ("bert", lambda folder: bert(folder, strip_accents=False)),
     "bert, runs": ("bert", lambda folder: bert(folder, tokenize_chinese_chars=False)),
     "gpt2": ("gpt2", lambda folder: merges(folder, ["<|endoftext|>"])),
-    "deberta": (
-        "deberta",
-        lambda folder: merges(folder, BERT, tokenizer_class="DebertaTokenizer"),
-    ),
+    "deberta": ("deberta", lambda folder: merges(folder, BERT, tokenizer_class="DebertaTokenizer")),
     "roberta": ("roberta", lambda folder: merges(folder, ROBERTA)),
     "bart, spaced": ("bart", lambda folder: merges(folder, ROBERTA, add_prefix_space=True)),
     "openai-gpt": ("openai-gpt", lambda folder: merges(folder, ["<unk>"], "</w>")),

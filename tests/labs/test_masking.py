@@ -10,16 +10,7 @@ import pytest
 import torch
 
 from qkv.model import Encoder
-from qkv_labs.masking import (
-    RATES,
-    Sizes,
-    Text,
-    Work,
-    filled,
-    filling,
-    probed,
-    texts_of,
-)
+from qkv_labs.masking import RATES, Sizes, Text, Work, filled, filling, probed, texts_of
 from qkv_labs.masking.documents import IDS, SPECIAL, WORDS
 from qkv_labs.masking.pairs import (
     Pages,

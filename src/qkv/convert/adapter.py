@@ -58,15 +58,7 @@ TASK_TYPES = {
     "tag": "TOKEN_CLS",
     "answer": "QUESTION_ANS",
 }
-SIZES = (
-    "family",
-    "d_model",
-    "n_heads",
-    "kv_heads",
-    "d_ff",
-    "n_encoder_layers",
-    "n_decoder_layers",
-)
+SIZES = ("family", "d_model", "n_heads", "kv_heads", "d_ff", "n_encoder_layers", "n_decoder_layers")
 """What an adapter of ours and its base have in common."""
 # Settings that change what is computed in ways that ours does not know, and their usual values
 USUAL = {

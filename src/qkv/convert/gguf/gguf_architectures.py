@@ -184,10 +184,7 @@ def _decoder(file: GgufFile, model_type: str) -> Values:
         "rms_norm_eps": file.need("attention.layer_norm_rms_epsilon"),
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_down.bias" in file.tensors,
-        "rope_parameters": {
-            "rope_theta": file.get("rope.freq_base", 10_000.0),
-            **_scaling(file),
-        },
+        "rope_parameters": {"rope_theta": file.get("rope.freq_base", 10_000.0), **_scaling(file)},
     }
 
 

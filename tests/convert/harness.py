@@ -34,7 +34,6 @@ TOLERANCE = 1e-4  # float32, of logits that are at most some tens
 # vocabulary for the target's, and some of its tokenizers and configs do not do what they say.
 OLDER_PEER = tuple(map(int, transformers.__version__.split(".")[:2])) <= (5, 12)
 older_peer = pytest.mark.skipif(OLDER_PEER, reason="transformers 5.12 differs from its own files")
-SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 
 
 def made(class_name: str, config: Mapping[str, object], seed: int = 0) -> PreTrainedModel:

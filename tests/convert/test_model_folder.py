@@ -285,11 +285,6 @@ def complaint(folder: Path) -> str:
     return message
 
 
-def change_config(folder: Path, **changes: object) -> None:
-    content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**content, **changes}))
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_missing_or_truncated_file_is_named(copy: Path, name: str) -> None:
     content = (copy / name).read_bytes()

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from qkv.config import DecodeConfig
 from qkv.decode import complete
 from qkv.model import Decoder
+from tests.convert.harness import until
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [12, 13, 14, 15, 16, 17]]
 
@@ -31,6 +32,4 @@ def their_search(model: PreTrainedModel, prompt: Sequence[int], beams: int) -> l
         num_beams=beams,
         do_sample=False,
     )
-    said = model.generation_config.eos_token_id
-    ends, new = said if isinstance(said, list) else [said], output[0].tolist()[len(prompt) :]
-    return new[: next((place for place, token in enumerate(new) if token in ends), len(new))]
+    return until(model.generation_config.eos_token_id, output[0].tolist()[len(prompt) :])

@@ -7,9 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from qkv.model import Encoder, Layout
-from tests.convert.harness import (
-    texts,
-)
+from tests.convert.harness import texts
 
 TINY = {
     "hidden_size": 8,

@@ -45,20 +45,6 @@ def write_llama(
     write_decoder(path, "llama", model, sizes, kind, slowed, values or {})
 
 
-def write_gpt2(
-    path: Path,
-    model: PreTrainedModel,
-    kind: GGMLQuantizationType = GGMLQuantizationType.F32,
-) -> None:
-    config = model.config
-    sizes = {
-        "context_length": config.n_positions,
-        "feed_forward_length": config.n_inner or 4 * config.n_embd,
-        "attention.layer_norm_epsilon": config.layer_norm_epsilon,
-    }
-    write_decoder(path, "gpt2", model, sizes, kind)
-
-
 def write_decoder(
     path: Path,
     architecture: str,

@@ -22,6 +22,8 @@ from qkv.config import ModelConfig
 from qkv.convert.huggingface.exporting import write_huggingface
 from qkv.convert.model_folder import StoredModel, load_config, load_model
 from qkv.convert.opening import open_model
+from qkv.convert.tokenizers.frame import Frame
+from qkv.convert.tokenizers.tokenizer_export import write_tokenizer
 from qkv.model import Layout, Model
 from qkv.tasks import Tokenizers
 from qkv.text import Tokenizer
@@ -32,7 +34,6 @@ TOLERANCE = 1e-4  # float32, of logits that are at most some tens
 # vocabulary for the target's, and some of its tokenizers and configs do not do what they say.
 OLDER_PEER = tuple(map(int, transformers.__version__.split(".")[:2])) <= (5, 12)
 older_peer = pytest.mark.skipif(OLDER_PEER, reason="transformers 5.12 differs from its own files")
-SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 
 
 def made(class_name: str, config: Mapping[str, object], seed: int = 0) -> PreTrainedModel:
@@ -91,15 +92,27 @@ def with_tokenizer(source: StoredModel) -> StoredModel:
     return dataclasses.replace(source, read_tokenizers=lambda: Tokenizers(apart, shared))
 
 
+def word_level(words: Sequence[str], unknown: str) -> tokenizers.Tokenizer:
+    """A tokenizer of words between spaces, whose ids are their places."""
+    vocabulary = {word: id for id, word in enumerate(words)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return backend
+
+
 def any_tokenizer(config: ModelConfig, size: int) -> Tokenizer:
     names = {config.pad_id: "<pad>", config.bos_id: "<s>", config.eos_id: "</s>"}
-    vocabulary = {names.get(id, f"w{id}"): id for id in range(size)}
-    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=f"w{size - 1}"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend = word_level([names.get(id, f"w{id}") for id in range(size)], f"w{size - 1}")
     backend.add_special_tokens([name for id, name in names.items() if id < size])
     ids = {"padding": config.pad_id, "start": config.bos_id, "end": config.eos_id}
     roles = {role: names[id] for role, id in ids.items() if id < size}
     return Tokenizer(backend, {**roles, "unknown": f"w{size - 1}"})
+
+
+def add_words(folder: Path, n_more: int = 0) -> None:
+    """Put a tokenizer of words beside a model, as many as it knows and some more."""
+    _, config, _ = load_config(open_model(folder))
+    write_tokenizer(folder, any_tokenizer(config, config.vocab_size + n_more), Frame(), 16)
 
 
 @contextmanager
@@ -150,6 +163,12 @@ def texts(
     sizes = torch.tensor(lengths)
     real = torch.arange(max(lengths)) < sizes[:, None]
     return tokens.where(real, 0), real.long(), Layout(lengths=sizes)
+
+
+def until(ends: int | Sequence[int] | None, row: list[int]) -> list[int]:
+    """What comes before an end, or before any of several."""
+    ends = ends if isinstance(ends, Sequence) else [ends]
+    return row[: next((place for place, id in enumerate(row) if id in ends), len(row))]
 
 
 def assert_close(ours: Tensor, theirs: Tensor) -> None:

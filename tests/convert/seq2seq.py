@@ -11,11 +11,7 @@ from transformers import PreTrainedModel
 from qkv.config import DecodeConfig
 from qkv.decode import generate
 from qkv.model import EncoderDecoder
-from tests.convert.harness import (
-    OLDER_PEER,
-    assert_close,
-    texts,
-)
+from tests.convert.harness import OLDER_PEER, assert_close, texts, until
 
 
 def teacher_forced(
@@ -75,11 +71,6 @@ def same_texts(
             prefix=given,
             suppress=never,
         )
-        assert [one[0].tokens for one in found] == [_text(row, ours) for row in output]
-
-
-def _text(row: Tensor, ours: EncoderDecoder) -> list[int]:
-    """What stands after the start and before EOS or padding."""
-    config, tokens = ours.config, row.tolist()[1:]
-    ends = [place for place, id in enumerate(tokens) if id in (config.eos_id, config.pad_id)]
-    return tokens[: ends[0]] if ends else tokens
+        ends = (config.eos_id, config.pad_id)
+        texts_there = [until(ends, row[1:]) for row in output.tolist()]  # after the start
+        assert [one[0].tokens for one in found] == texts_there

@@ -133,12 +133,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "DebertaFor": {**TINY, **FIRST_DEBERTA},
     "DebertaModel": {**TINY, **FIRST_DEBERTA},
     "DebertaV2": {**TINY, **RELEASED_DEBERTA},
-    "ModernBert": {
-        **TINY,
-        "num_hidden_layers": 4,
-        "local_attention": 4,
-        **IDS,
-    },
+    "ModernBert": {**TINY, "num_hidden_layers": 4, "local_attention": 4, **IDS},
     "ViT": VIT,
 }
 
@@ -158,6 +153,13 @@ ANGLES: dict[str, dict[str, Any]] = {
         "factor": 4.0,
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
+        **TRAINED,
+    },
+    "llama3, other bounds": {
+        "rope_type": "llama3",
+        "factor": 2.0,
+        "low_freq_factor": 0.5,
+        "high_freq_factor": 9.0,
         **TRAINED,
     },
 }
@@ -417,11 +419,7 @@ UNUSUAL: dict[str, dict[str, Any]] = {
     "mbart": {**_BART, "decoder_start_token_id": 2},
     "m2m_100": {**_BART, "scale_embedding": False},
     "pegasus": _BART,
-    "marian": {
-        **_BART,
-        "decoder_vocab_size": 25,
-        "share_encoder_decoder_embeddings": False,
-    },
+    "marian": {**_BART, "decoder_vocab_size": 25, "share_encoder_decoder_embeddings": False},
     "t5": {**_T5, "n_positions": 16},
     "mt5": _T5,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,10 @@ from torch import Tensor
 from qkv.convert.model_folder import load_config, load_model, model_content, save_model_folder
 from qkv.convert.opening import open_model
 from qkv.errors import UserError
-from qkv.model import Decoder, EncoderDecoder, Model
+from qkv.model import Model
 from qkv.model.lora import lora_layers, merge, sharing_weights, unmerge
-from tests.convert.encoders import said
 from tests.convert.harness import assert_close
-from tests.convert.seq2seq import same_logits
-from tests.convert.small import LENGTHS, small
-from tests.parity.pairs import both_logits
+from tests.convert.small import LENGTHS, answers, small
 
 # A class, our word for its head, and the matrices that are updated
 CASES: dict[str, tuple[str, list[str]]] = {
@@ -69,8 +66,8 @@ def adapted(class_name: str, **settings: Any) -> peft.PeftModel:
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    yield tmp_path / "base", tmp_path / "adapter"
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "base", tmp_path / "adapter"
 
 
 def save_both(class_name: str, folders: tuple[Path, Path], **settings: Any) -> peft.PeftModel:
@@ -100,13 +97,8 @@ def attached(base: Path, adapter: Path) -> Model:
 
 @torch.no_grad()
 def assert_same(head: str, ours: Model, theirs: peft.PeftModel) -> None:
-    if isinstance(ours, EncoderDecoder):
-        same_logits(ours, theirs, LENGTHS)
-    elif isinstance(ours, Decoder):
-        assert_close(*both_logits((theirs, ours), LENGTHS))
-    else:
-        for mine, other in said(head, ours, theirs, LENGTHS, 0):
-            assert_close(mine, other)
+    for mine, other in answers(head, ours, theirs, LENGTHS):
+        assert_close(mine, other)
 
 
 @pytest.mark.parametrize("class_name", CASES)

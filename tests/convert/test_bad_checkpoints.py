@@ -11,14 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from qkv.convert.formats import convert
-from qkv.convert.model_folder import load_config
 from qkv.convert.opening import open_model
-from qkv.convert.tokenizers.frame import Frame
-from qkv.convert.tokenizers.tokenizer_export import write_tokenizer
 from qkv.errors import UserError
 from qkv.tasks import load
 from tests.convert.encoders import TINY
-from tests.convert.harness import any_tokenizer, made, saved
+from tests.convert.harness import add_words, made, saved
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUGE = 10**6
@@ -27,8 +24,7 @@ HUGE = 10**6
 @pytest.fixture
 def folder() -> Iterator[Path]:
     with saved(made("BertForSequenceClassification", TINY)) as path:
-        _, config, _ = load_config(open_model(path))
-        write_tokenizer(path, any_tokenizer(config, config.vocab_size), Frame(), 16)
+        add_words(path)
         yield path
 
 
@@ -136,14 +132,7 @@ def test_a_shard_that_is_missing(shards):
 
 @pytest.mark.parametrize(
     "index",
-    [
-        "{",
-        "[]",
-        "{}",
-        '{"weight_map": [1]}',
-        '{"weight_map": {"a": 1}}',
-        '{"weight_map": {}}',
-    ],
+    ["{", "[]", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": 1}}', '{"weight_map": {}}'],
 )
 def test_an_index_that_is_broken(shards, index):
     (shards / INDEX).write_text(index)
@@ -223,23 +212,16 @@ def test_a_config_that_lacks_a_field(folder, name):
 @pytest.mark.parametrize(
     "values",
     [
-        {"hidden_size": "8"},
         {"hidden_size": 0},
         {"hidden_size": -8},
-        {"hidden_size": None},
         {"hidden_size": 7},
-        {"num_attention_heads": 0},
         {"num_hidden_layers": 0},
-        {"num_hidden_layers": 2.5},
-        {"layer_norm_eps": "x"},
         {"hidden_dropout_prob": "x"},
         {"hidden_dropout_prob": None},
         {"id2label": {"a": "b"}},
-        {"id2label": ["x"]},
         {"num_labels": "x", "id2label": None},
         {"hidden_act": ["gelu"]},
         {"hidden_act": 3},
-        {"architectures": "Bert"},
         {"architectures": 3},
         {"problem_type": []},
         {"qkv": 3},
@@ -298,8 +280,7 @@ def test_tables_that_no_weight_tells_the_size_of(name, values):
 
 def test_a_tokenizer_that_lacks_its_word_for_unknown_ones():
     with saved(made("LlamaForCausalLM", TINY)) as path:
-        _, config, _ = load_config(open_model(path))
-        write_tokenizer(path, any_tokenizer(config, config.vocab_size), Frame(), 16)
+        add_words(path)
         content = json.loads((path / "tokenizer.json").read_text())
         content["model"]["unk_token"] = "nowhere"
         (path / "tokenizer.json").write_text(json.dumps(content))
@@ -334,11 +315,7 @@ def test_code_that_a_folder_brings_is_not_looked_at(folder):
     [
         ("modules.json", "3", "modules.json is no list of JSON objects"),
         ("modules.json", "[3]", "modules.json is no list of JSON objects"),
-        (
-            "modules.json",
-            '[{"type": "models.LSTM"}]',
-            "modules.json has the module LSTM, but only",
-        ),
+        ("modules.json", '[{"type": "models.LSTM"}]', "modules.json has the module LSTM, but only"),
         (
             "modules.json",
             '[{"type": "models.Dense"}]',

@@ -22,7 +22,7 @@ from tests.convert.harness import (
     read,
     saved,
 )
-from tests.convert.small import assert_reads_same
+from tests.convert.small import assert_reads_same, small
 
 UNSAID = (
     "layer_norm_eps",
@@ -90,16 +90,17 @@ def test_numbers_of_positions_and_segments_are_ignored(name):
         assert_reads_same(theirs, folder)
 
 
+@pytest.mark.parametrize("class_name", ["BertModel", "MPNetModel"])
 @torch.no_grad()
-def test_a_body_without_a_pooler():
-    theirs = made("BertModel", TINY)
+def test_a_body_without_a_pooler(class_name):
+    theirs = small(class_name)
     with saved(theirs) as folder:
         change(folder, lambda w: {n: one for n, one in w.items() if "pooler" not in n})
         source, ours = read(folder)
         assert ours.config.pooler == "none"
         assert_reads_same(theirs, folder)
         with exported(source) as again:
-            assert not loaded(again, "BertModel").pooler.dense.weight.any()
+            assert not loaded(again, class_name).pooler.dense.weight.any()
 
 
 @pytest.mark.parametrize(

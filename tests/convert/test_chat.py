@@ -18,14 +18,12 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from qkv.convert import convert
 from qkv.convert.huggingface import chat_program
 from qkv.convert.huggingface.chat_program import ChatProgramError, read_chat, write_chat
-from qkv.convert.model_folder import load_config
 from qkv.convert.opening import open_model
-from qkv.convert.tokenizers.frame import Frame
-from qkv.convert.tokenizers.tokenizer_export import write_tokenizer
 from qkv.errors import UserError
 from qkv.tasks import load
 from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer
-from tests.convert.harness import any_tokenizer, made
+from tests.convert.harness import add_words
+from tests.convert.small import small
 from tests.forking import mapped_bytes, run_worker
 
 S = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -448,9 +446,8 @@ def test_a_folder_tells_its_template_as_ours_do(
     pair: tuple[Any, Tokenizer], tmp_path: Path
 ) -> None:
     """Only what differs from the usual, so that what was exported comes back letter for letter."""
-    sizes = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}
     ends = {"bos_token_id": pair[1].bos_id, "eos_token_id": pair[1].eos_id}
-    made("GPT2LMHeadModel", {**sizes, **ends, "vocab_size": len(pair[1])}).save_pretrained(tmp_path)
+    small("GPT2LMHeadModel", vocab_size=len(pair[1]), **ends).save_pretrained(tmp_path)
     pair[0].save_pretrained(tmp_path)
     jinja = write_chat(TEMPLATES["plain"], True, "<bos>", "<eos>")
     (tmp_path / "chat_template.jinja").write_text(jinja, encoding="utf-8")
@@ -474,12 +471,8 @@ def test_a_template_that_cannot_be_used_is_not_run_when_a_model_is_opened(
     """Generating runs no template; chatting is refused, and an export leaves the template out."""
     seconds = 1.0 if "range" in jinja else 60.0
     monkeypatch.setattr("qkv.convert.huggingface.chat_program.SECONDS", seconds)
-    sizes = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16, "vocab_size": 40}
-    made("GPT2LMHeadModel", {**sizes, "bos_token_id": 1, "eos_token_id": 2}).save_pretrained(
-        tmp_path
-    )
-    _, config, _ = load_config(open_model(tmp_path))
-    write_tokenizer(tmp_path, any_tokenizer(config, 40), Frame(), 16)
+    small("GPT2LMHeadModel").save_pretrained(tmp_path)
+    add_words(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(jinja, encoding="utf-8")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

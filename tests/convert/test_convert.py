@@ -9,25 +9,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from qkv.convert import convert
-from qkv.convert.model_folder import load_config
-from qkv.convert.opening import open_model
-from qkv.convert.tokenizers.frame import Frame
-from qkv.convert.tokenizers.tokenizer_export import write_tokenizer
 from qkv.errors import UserError
 from qkv.tasks import load
-from tests.convert.harness import any_tokenizer, made
-from tests.convert.small import IDS, LLAMA
+from tests.convert.harness import add_words
+from tests.convert.small import IDS, small
 
-SMALL = {**LLAMA, **IDS}
 FORMATS = ["qkv", "huggingface"]
 
 
 @pytest.fixture
 def source(tmp_path) -> Path:
     folder = tmp_path / "source"
-    made("LlamaForCausalLM", SMALL).to(torch.bfloat16).save_pretrained(folder)
-    _, config, _ = load_config(open_model(folder))
-    write_tokenizer(folder, any_tokenizer(config, config.vocab_size), Frame(), 16)
+    small("LlamaForCausalLM", **IDS).to(torch.bfloat16).save_pretrained(folder)
+    add_words(folder)
     return folder
 
 
@@ -111,7 +105,7 @@ def test_what_cannot_be_written_is_said_by_its_own_name(source, tmp_path, monkey
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "source"]
 
 
-@pytest.mark.parametrize("to", ["qkv", "huggingface"])
+@pytest.mark.parametrize("to", FORMATS)
 def test_a_folder_of_ours_that_does_not_fit_is_not_passed_on(source, tmp_path, to):
     ours = convert(source, tmp_path / "ours")
     weights = load_file(ours / "model.safetensors")
@@ -139,8 +133,7 @@ def test_a_readme_is_taken_along_whatever_its_letters(source, tmp_path, to):
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(source, tmp_path, to):
-    _, config, _ = load_config(open_model(source))
-    write_tokenizer(source, any_tokenizer(config, config.vocab_size + 1), Frame(), 16)
+    add_words(source, 1)
     with pytest.raises(UserError, match="the tokenizer has 31 tokens, but the model knows only 30"):
         convert(source, tmp_path / "made", to)
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import ctranslate2
 import numpy
@@ -67,6 +68,13 @@ def written(model: Model) -> Iterator[str]:
         yield name
 
 
+@contextmanager
+def running(model: Model, kind: Any) -> Iterator[Any]:
+    """What CTranslate2 makes of a model: a Translator, a Generator or an Encoder of its own."""
+    with written(model) as folder:
+        yield kind(folder, compute_type="float32", intra_threads=1)
+
+
 def names(config: ModelConfig, ids: list[int]) -> list[str]:
     known = {config.pad_id: "<pad>", config.bos_id: "<s>", config.eos_id: "</s>"}
     return [known.get(id, f"w{id}") for id in ids]
@@ -83,6 +91,12 @@ def padded(sequences: list[list[int]]) -> tuple[Tensor, Tensor]:
     for row, one in zip(tokens, sequences, strict=True):
         row[: len(one)] = torch.tensor(one)
     return tokens, lengths
+
+
+def framed(config: ModelConfig, sources: list[list[int]]) -> tuple[list[int], Tensor, Tensor]:
+    """The token before each text, if any, and the padded sources in their frame with lengths."""
+    first = [config.start_id] if config.start_id >= 0 else []
+    return first, *padded([[*first, *one, config.eos_id] for one in sources])
 
 
 def searches() -> list[DecodeConfig]:
@@ -175,8 +189,7 @@ def readers(draw) -> ModelConfig:
 def assert_translates(model: EncoderDecoder, sources: list[list[int]], engine) -> None:
     """The same hypotheses from both searches; where texts begin with a token, both begin so."""
     config = model.config
-    first = [config.start_id] if config.start_id >= 0 else []
-    tokens, lengths = padded([[*first, *one, config.eos_id] for one in sources])
+    first, tokens, lengths = framed(config, sources)
     for search in searches()[: 1 if first else 2]:  # it counts a prefix when it divides by length
         ours = generate(model, tokens, lengths, search, prefix=first)
         theirs = engine.translate_batch(
@@ -201,8 +214,7 @@ def assert_scores(model: EncoderDecoder, sources, targets, engine) -> None:
     Both round to float32, and large weights enlarge that: how much, our own error tells.
     """
     config = model.config
-    first = [config.start_id] if config.start_id >= 0 else []
-    tokens, lengths = padded([[*first, *one, config.eos_id] for one in sources])
+    _, tokens, lengths = framed(config, sources)
     shifted, sizes = padded([[config.bos_id, *one] for one in targets])
     after = padded([[*one, config.eos_id] for one in targets])[0][..., None]
     batch = tokens, shifted, Layout(lengths=lengths), Layout(lengths=sizes)
@@ -218,14 +230,20 @@ def assert_scores(model: EncoderDecoder, sources, targets, engine) -> None:
         assert other.log_probs == pytest.approx(row[:size].tolist(), abs=CLOSE + 2 * error)
 
 
+def assert_same_logits(model: Decoder, prompts: list[list[int]], engine) -> None:
+    said = torch.from_numpy(numpy.array(engine.forward_batch(prompts)))
+    for row, prompt in zip(said, prompts, strict=True):
+        mine = model(torch.tensor([prompt]))[0]
+        torch.testing.assert_close(row[: len(prompt)], mine, atol=CLOSE, rtol=1e-5)
+
+
 @settings(max_examples=EXAMPLES)
 @given(translators(), st.integers(0, 9))
 def test_an_encoder_decoder_translates_alike(config, seed):
     model = built(config, seed)
     assert isinstance(model, EncoderDecoder)
     sources = rows([5, 1, 9], config.source_vocab_size or config.vocab_size, seed)
-    with written(model) as folder:
-        engine = ctranslate2.Translator(folder, compute_type="float32", intra_threads=1)
+    with running(model, ctranslate2.Translator) as engine:
         assert_translates(model, sources, engine)
         assert_scores(model, sources, rows([3, 11, 7], config.vocab_size, seed + 1), engine)
 
@@ -237,13 +255,8 @@ def test_a_decoder_writes_alike(config, seed):
     model = built(config, seed)
     assert isinstance(model, Decoder)
     prompts = rows([5, 1, 9], config.vocab_size, seed)
-    tokens, lengths = padded(prompts)
-    with written(model) as folder:
-        engine = ctranslate2.Generator(folder, compute_type="float32", intra_threads=1)
-        said = torch.from_numpy(numpy.array(engine.forward_batch(prompts)))
-        for row, length in enumerate(lengths):
-            mine = model(tokens)[row, :length]
-            torch.testing.assert_close(said[row, :length], mine, atol=CLOSE, rtol=1e-5)
+    with running(model, ctranslate2.Generator) as engine:
+        assert_same_logits(model, prompts, engine)
         for search in searches():
             ours = complete(model, prompts, search)
             for prompt, mine in zip(prompts, ours, strict=True):
@@ -269,8 +282,7 @@ def test_an_encoder_reads_alike(config, seed):
     kinds = torch.randint(max(1, config.n_segments), tokens.shape)
     layout = Layout(lengths=lengths)
     ours = model(tokens, layout, kinds)
-    with written(model) as folder:
-        engine = ctranslate2.Encoder(folder, compute_type="float32", intra_threads=1)
+    with running(model, ctranslate2.Encoder) as engine:
         given = [row[:n].tolist() for row, n in zip(kinds, lengths, strict=True)]
         output = engine.forward_batch(
             texts, token_type_ids=given if config.n_segments > 1 else None
@@ -303,27 +315,11 @@ def test_our_own_translator(tmp_path):
     assert_scores(model, sources, rows([12, 40, 3], 60, seed=3), engine)
 
 
+LAYERS = {"n_encoder_layers": 2, "n_decoder_layers": 2}
+SMALL = {**LAYERS, "d_model": 32, "d_ff": 20, "vocab_size": 40}
 KNOWN = {
-    "t5": preset(
-        "t5-gated-small",
-        n_encoder_layers=2,
-        n_decoder_layers=2,
-        d_model=32,
-        n_heads=2,
-        d_key=8,
-        d_ff=20,
-        vocab_size=40,
-        max_length=200,
-    ),
-    "bart": preset(
-        "bart-mini",
-        n_encoder_layers=2,
-        n_decoder_layers=2,
-        d_model=32,
-        d_ff=20,
-        vocab_size=40,
-        start_id=5,
-    ),
+    "t5": preset("t5-gated-small", **SMALL, n_heads=2, d_key=8, max_length=200),
+    "bart": preset("bart-mini", **SMALL, start_id=5),
 }
 
 
@@ -333,8 +329,7 @@ def test_known_architectures_with_long_texts(name):
     model = built(KNOWN[name], seed=3)
     assert isinstance(model, EncoderDecoder)
     sources = rows([150, 20], 40, seed=4)
-    with written(model) as folder:
-        engine = ctranslate2.Translator(folder, compute_type="float32", intra_threads=1)
+    with running(model, ctranslate2.Translator) as engine:
         assert_translates(model, sources, engine)
         assert_scores(model, sources, rows([30, 140], 40, seed=5), engine)
 
@@ -346,11 +341,8 @@ def test_angles_are_scaled_alike(scaling):
     differences = {"rotary_scaling": scaling, "rotary_factor": 4.0, "rotary_base": 100.0}
     sizes = {**BASE, "max_length": 200, "n_decoder_layers": 2}
     model = built(preset("llama-tiny", **sizes, **differences))
-    (prompt,) = rows([150], 40, seed=0)
-    with written(model) as folder:
-        engine = ctranslate2.Generator(folder, compute_type="float32", intra_threads=1)
-        said = torch.from_numpy(numpy.array(engine.forward_batch([prompt])))
-        torch.testing.assert_close(said[0], model(torch.tensor([prompt]))[0], atol=CLOSE, rtol=1e-5)
+    with running(model, ctranslate2.Generator) as engine:
+        assert_same_logits(model, rows([150], 40, seed=0), engine)
 
 
 def test_a_window_holds_token_by_token():
@@ -371,11 +363,8 @@ def test_a_window_holds_token_by_token():
 @torch.inference_mode()
 def test_a_window_as_wide_as_the_context_is_none():
     model = built(preset("llama-tiny", vocab_size=40, window=256, window_layers="alternate"))
-    with written(model) as folder:
-        engine = ctranslate2.Generator(folder, compute_type="float32", intra_threads=1)
-        (prompt,) = rows([40], 40, seed=0)
-        said = torch.from_numpy(numpy.array(engine.forward_batch([prompt])))
-        torch.testing.assert_close(said, model(torch.tensor([prompt])), atol=CLOSE, rtol=1e-5)
+    with running(model, ctranslate2.Generator) as engine:
+        assert_same_logits(model, rows([40], 40, seed=0), engine)
 
 
 REFUSED = {

@@ -27,7 +27,15 @@ from qkv.tasks import load
 from qkv.tasks.classify import Classes, Classifier
 from qkv.text import Tokenizer, train_tokenizer
 from tests.convert.harness import assert_close, draw_weights, made, read, saved
-from tests.convert.test_encoder_tasks import LINES, PAIRS, TEXTS, assert_same_logits, both
+from tests.convert.test_encoder_tasks import (
+    KINDS,
+    LINES,
+    PAIRS,
+    TEXTS,
+    assert_classifies,
+    assert_same_logits,
+    both,
+)
 
 PRESETS = {"openai-gpt": "gpt", "gpt2": "gpt2-mini", "llama": "llama-tiny", "mistral": "llama-tiny"}
 EVERY = pytest.mark.parametrize("name", PRESETS)
@@ -97,21 +105,10 @@ def model(name: str, words: Tokenizer, n_labels: int, **ids: int) -> Encoder:
 
 
 @EVERY
-@pytest.mark.parametrize("kind", ["class", "classes", "number"])
+@KINDS
 def test_our_classifiers(name, kind, tmp_path):
-    labels = ("good", "so so", "猫") if kind != "number" else ("number",)
-    classes = Classes(labels, kind, threshold=0.3, mean=0.5, deviation=2.0)
-    ours = Classifier(model(name, tokenizer(), len(labels)), tokenizer(), classes)
-    words, theirs, back = both(ours, tmp_path, "SequenceClassification")
+    theirs = assert_classifies(lambda n: model(name, tokenizer(), n), tokenizer(), kind, tmp_path)
     assert type(theirs).__name__ == CAUSAL_CLASSIFIERS[name].classes["sequence"]
-    assert_same_logits(ours, words, theirs, TEXTS)
-    assert_same_logits(ours, words, theirs, PAIRS)
-    assert tuple(theirs.config.id2label.values()) == labels
-    assert back.classes == classes
-    assert back.model.config == ours.model.config
-    for key, weight in ours.model.state_dict().items():
-        assert torch.equal(back.model.state_dict()[key], weight)
-    assert back.classify([*TEXTS, *PAIRS]) == ours.classify([*TEXTS, *PAIRS])
 
 
 @pytest.mark.parametrize("more", [[], ["<other>"]])

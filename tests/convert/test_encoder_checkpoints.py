@@ -6,27 +6,35 @@ from safetensors.torch import load_file
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from qkv.config import preset
-from qkv.convert.architectures.bert import BUCKETS, ELECTRA, FARTHEST
+from qkv.convert.architectures.bert import BUCKETS, FARTHEST
 from qkv.convert.architectures.deberta import DEBERTA
-from qkv.convert.huggingface.fitting import fitting, misfits
+from qkv.convert.huggingface.fitting import misfits
 from qkv.convert.opening import open_model
 from qkv.errors import UserError
 from qkv.model.positions.relative import buckets
-from tests.convert.encoders import TINY, said
-from tests.convert.harness import assert_close, assert_round_trip, change, made, read, saved
-from tests.convert.small import CONFIGS, assert_reads_same, small
+from tests.convert.encoders import said
+from tests.convert.harness import assert_close, assert_round_trip, change, read, saved
+from tests.convert.small import assert_reads_same, small
+
+READ = [
+    ("AlbertModel", {}, {"shared_layers": True, "d_embedding": 4}),
+    ("AlbertModel", {"embedding_size": 8}, {"d_embedding": 8}),  # widened all the same
+    ("ElectraModel", {"embedding_size": 8}, {"d_embedding": 0}),  # as wide as the model
+    (
+        "DistilBertForSequenceClassification",
+        {},
+        {"n_segments": 0, "pooler": "relu", "norm_epsilon": 1e-12},
+    ),
+    ("RobertaModel", {}, {"max_length": 14, "pair_separators": 2}),
+]
 
 
-def test_what_is_read():
-    with saved(made("AlbertModel", {**TINY, "embedding_size": 4})) as folder:
-        model = open_model(folder).content["model"]
-    assert (model["shared_layers"], model["d_embedding"]) == (True, 4)
-
-
-def test_embeddings_that_are_as_wide_as_the_model_are_widened_all_the_same():
-    with saved(made("AlbertModel", {**TINY, "embedding_size": 8})) as folder:
+@pytest.mark.parametrize(("class_name", "differences", "expected"), READ)
+def test_what_is_read(class_name, differences, expected):
+    with saved(small(class_name, **differences)) as folder:
         source = open_model(folder)
-    assert source.content["model"]["d_embedding"] == 8
+        assert_round_trip(source)
+    assert source.content["model"].items() >= expected.items()
 
 
 @torch.no_grad()
@@ -34,12 +42,6 @@ def test_positions_that_are_waves_lie_in_the_file():
     theirs = small("DistilBertModel", sinusoidal_pos_embds=True)
     with saved(theirs) as folder:
         assert_reads_same(theirs, folder)
-
-
-def test_a_text_has_no_segments():
-    with saved(small("DistilBertForSequenceClassification")) as folder:
-        model = open_model(folder).content["model"]
-    assert (model["n_segments"], model["pooler"], model["norm_epsilon"]) == (0, "relu", 1e-12)
 
 
 @torch.no_grad()
@@ -61,28 +63,10 @@ def test_a_body_that_has_no_head_is_read_without_a_word(recwarn: pytest.Warnings
     assert not [w for w in recwarn.list if "is left out" in str(w.message)]
 
 
-def test_embeddings_as_wide_as_the_model_are_not_widened():
-    with saved(small("ElectraModel", embedding_size=8)) as folder:
-        _, ours = read(folder)
-    assert ours.config.d_embedding == 0
-    assert fitting(ours.config, "embed", "electra")[0] is ELECTRA
-
-
 def test_the_buckets_of_long_texts():
     apart = torch.arange(1, 600)
     theirs = MPNetEncoder.relative_position_bucket(-apart)
     assert torch.equal(buckets(apart, BUCKETS // 2, FARTHEST), theirs)
-
-
-@torch.no_grad()
-def test_a_body_without_a_pooler():
-    theirs = small("MPNetModel")
-    with saved(theirs) as folder:
-        change(folder, lambda w: {n: one for n, one in w.items() if "pooler" not in n})
-        assert_reads_same(theirs, folder)
-
-
-SMALL = CONFIGS["ModernBert"]
 
 
 def test_older_configs_say_angles_and_windows_in_other_words():

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tokenizers
 import torch
 import transformers
-from tokenizers import models, pre_tokenizers
 from transformers import PreTrainedModel
 
 import qkv
@@ -22,7 +20,7 @@ from qkv.convert.architectures.architecture import USUAL_IDS
 from qkv.convert.opening import open_model
 from qkv.tasks import LanguageModel
 from tests.convert import small
-from tests.convert.harness import exported, loaded, made, saved
+from tests.convert.harness import exported, loaded, made, saved, until, word_level
 
 SIZE = 12  # so few tokens that those that are no text come up often
 USUAL = 20  # tokens that theirs writes where nobody says how many
@@ -61,8 +59,19 @@ SAID: dict[str, Mapping[str, Any] | None] = {
     "no end": {"eos_token_id": None},
     "forced": {"forced_bos_token_id": 0, "max_length": 9},
     "another start": {"decoder_start_token_id": 6},
+    "last is 0": {"forced_eos_token_id": 0, "max_length": 12},
+    "last is 2": {"forced_eos_token_id": 2, "forced_bos_token_id": 0, "max_length": 7},
+    "summary": {
+        "num_beams": 4,
+        "min_length": 12,
+        "max_length": 30,
+        "no_repeat_ngram_size": 2,
+        "length_penalty": 2.0,
+        "early_stopping": True,
+    },
 }
-SOME = ("no end", "forced", "another start")
+SOME = ("no end", "forced", "another start", "last is 0", "last is 2", "summary")
+SUMMARIES = [("marian", "summary"), ("bart", "summary")]
 BOTH_SIDES = ("marian", "bart", "t5")
 DECODERS = [name for name in MODELS if name not in BOTH_SIDES]
 
@@ -82,6 +91,8 @@ CASES = [
     *((name, "no end") for name in DECODERS[::3]),
     *((name, "another start") for name in BOTH_SIDES),
     ("bart", "forced"),
+    *(("marian", "last is 0"), ("bart", "last is 2")),
+    *SUMMARIES,
 ]
 ROWS = [[5, 6, 7, 8], [9], [10, 3, 4, 6, 7]]
 
@@ -91,20 +102,14 @@ def folder_of(name: str, said: str, seed: int, **settings: Any) -> Iterator[Path
     """What transformers saves, and a vocabulary of words: the configs alone know specials."""
     class_name, config = MODELS[name]
     with saved(made(class_name, config, seed)) as folder:
-        backend = tokenizers.Tokenizer(models.WordLevel({f"w{id}": id for id in range(SIZE)}, "w3"))
-        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        backend.save(str(folder / "tokenizer.json"))
+        words = word_level([f"w{id}" for id in range(SIZE)], "w3")
+        words.save(str(folder / "tokenizer.json"))
         path, more = folder / "generation_config.json", SAID[said]
         if more is None:
             path.unlink()
         else:
             path.write_text(json.dumps({**json.loads(path.read_text()), **more, **settings}))
         yield folder
-
-
-def until(ends: Any, row: list[int]) -> list[int]:
-    ends = ends if isinstance(ends, list) else [ends]
-    return row[: next((place for place, id in enumerate(row) if id in ends), len(row))]
 
 
 def ours(model: Any, rows: list[list[int]]) -> list[list[int]]:
@@ -177,11 +182,13 @@ def test_usual_ids_are_those_of_transformers(model_type):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), list(zip(MODELS, cycle(["short", "some never", "specials never"])))
+    ("name", "said"),
+    [*zip(MODELS, cycle(["short", "some never", "specials never"])), *SUMMARIES],
 )
 def test_and_so_does_what_we_write_again(name, said):
     """From their folder to ours, and from ours to theirs."""
-    with folder_of(name, said, 0, max_new_tokens=9) as folder:
+    limit = {} if said == "summary" else {"max_new_tokens": 9}
+    with folder_of(name, said, 0, **limit) as folder:
         source, mine = open_model(folder), qkv.load(folder, "cpu")
         with exported(source) as again:
             assert ours(qkv.load(again, "cpu"), ROWS) == ours(mine, ROWS)

@@ -20,7 +20,7 @@ from qkv.model.quantized import quantized_matrices
 from qkv.model.quantized_matrix import Int4Matrix, Int8Matrix
 from qkv.tasks import load
 from tests.convert.decoders import assert_same_search
-from tests.convert.gguf_files import finish, write_decoder, write_gpt2, write_llama
+from tests.convert.gguf_files import IDS, finish, write_decoder, write_llama
 from tests.convert.harness import assert_close, assert_round_trip, made, read, with_tokenizer
 from tests.convert.small import assert_reads_same
 from tests.parity.pairs import both_logits
@@ -36,7 +36,6 @@ SMALL = {
     "rms_norm_eps": 1e-5,
 }
 KINDS = [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1]
-IDS = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
 
 
 @pytest.fixture
@@ -158,17 +157,9 @@ def test_other_bits_may_be_asked_for(path, kind, dtype):
     assert_computes_its_floats(model, path, 0.03 if dtype == "int4" else 0.003)
 
 
-def test_floats_stay_floats_and_gpt2_keeps_its_bits(path):
+def test_floats_stay_floats(path):
     write_llama(path, made("LlamaForCausalLM", SMALL), Kind.F16, IDS)
     assert not quantized_matrices(read(path)[1])
-    config = {"n_embd": 32, "n_head": 2, "n_layer": 1, "vocab_size": 40, "n_positions": 32}
-    write_gpt2(path, made("GPT2LMHeadModel", {**config, "eos_token_id": 2}), Kind.Q4_0)
-    _, model = read(path)
-    exact = exact_matrices(path)
-    for name, matrix in quantized_matrices(model).items():
-        assert isinstance(matrix, Int4Matrix)
-        assert ((matrix.float(torch.float64) - exact[name]).abs() <= bfloat16_room(matrix)).all()
-    assert_computes_its_floats(model, path, 0.03)
 
 
 def test_blocks_of_256_with_4_bits_keep_their_integers(path):
@@ -235,15 +226,6 @@ def test_any_shape_is_read(tmp_path_factory, shape, layers, width, tied, window,
     assert_round_trip(read(path)[0])
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_gpt2(path, tied):
-    config = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 30, "n_positions": 32}
-    model = made("GPT2LMHeadModel", {**config, "tie_word_embeddings": tied, "eos_token_id": 2})
-    write_gpt2(path, model)
-    with torch.no_grad():
-        assert_same_search(model, assert_reads_same(model, path)[1])
-
-
 DECODER = {
     "context_length": 64,
     "feed_forward_length": 96,
@@ -261,11 +243,7 @@ LONGROPE = {
     **{f"{name}_factor": numbers for name, numbers in FACTORS.items()},
 }
 CAPPED = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
-FUSED = {
-    "context_length": 64,
-    "feed_forward_length": 256,
-    "attention.layer_norm_epsilon": 1e-5,
-}
+FUSED = {"context_length": 64, "feed_forward_length": 256, "attention.layer_norm_epsilon": 1e-5}
 # The architecture in a file, the class, its config, and what its converter says of it
 DECODERS = {
     "qwen2": (
@@ -328,6 +306,11 @@ DECODERS = {
     "bloom": (
         "BloomForCausalLM",
         {"hidden_size": 64, "n_head": 4, "n_layer": 2, "vocab_size": 40},
+        FUSED,
+    ),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        {"n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 40, "n_positions": 64},
         FUSED,
     ),
 }

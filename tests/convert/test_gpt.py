@@ -1,24 +1,26 @@
 """GPT's and GPT-2's checkpoints, both ways."""
 
-import torch
+import pytest
 
 from qkv.config import preset
 from qkv.convert.architectures.gpt import GPT, GPT2
 from qkv.convert.huggingface.fitting import misfits
-from tests.convert.harness import made, read, saved
-
-SMALL = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 30, "n_positions": 16}
-CLASSES = {"gpt": "OpenAIGPTLMHeadModel", "gpt2": "GPT2LMHeadModel"}
+from tests.convert.harness import read, saved
+from tests.convert.small import small
 
 
-def test_ids_that_nobody_said():
-    """The first GPT has no special tokens: no text begins or ends with an id that is no token's."""
-    theirs = made(CLASSES["gpt"], SMALL)
-    with saved(theirs) as folder:
-        source, _ = read(folder)
-    size = SMALL["vocab_size"]
-    found = [source.content["model"][name] for name in ("pad_id", "bos_id", "eos_id")]
-    assert found == [0, size, size]
+@pytest.mark.parametrize(
+    ("class_name", "id"), [("OpenAIGPTLMHeadModel", None), ("GPT2LMHeadModel", 50_256)]
+)
+def test_ids_that_nobody_said_or_that_a_small_vocabulary_lacks(class_name, id):
+    """No text begins or ends with an id that is no token's; GPT-2's 50256 often stays in a config.
+
+    The first GPT has no special tokens.
+    """
+    with saved(small(class_name, bos_token_id=id, eos_token_id=id)) as folder:
+        source, ours = read(folder)
+    config, size = ours.config, ours.config.vocab_size
+    assert (config.pad_id, config.bos_id, config.eos_id) == (0, size, size)
     assert source.content["bos"] is False
 
 
@@ -35,11 +37,3 @@ def test_what_each_can_say():
         "window_layers = 'all'",
     ]
     assert not misfits(GPT2, preset("gpt2", tie="all"), "causal")
-
-
-@torch.no_grad()
-def test_ids_that_a_small_vocabulary_lacks_are_as_if_there_were_none():
-    """A GPT-2 that somebody made small keeps 50256 in its config: its texts just never end."""
-    with saved(made(CLASSES["gpt2"], SMALL)) as folder:
-        _, ours = read(folder)
-    assert {ours.config.eos_id, ours.config.bos_id} == {ours.config.vocab_size}

@@ -1,6 +1,7 @@
 """How long an exported model writes, where nobody says: as here, as far as theirs can say it."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -23,20 +24,27 @@ def with_limit(kind, limit, folder, **differences):
     return model
 
 
+def in_transformers(kind, folder, target):
+    """An exported model, and what its tokenizer makes of a text."""
+    there = convert(folder, target, "huggingface")
+    auto = AutoModelForSeq2SeqLM if kind == "translator" else AutoModelForCausalLM
+    tokenizer = AutoTokenizer.from_pretrained(there)
+    ask = partial(tokenizer, return_tensors="pt", return_token_type_ids=False)
+    return auto.from_pretrained(there).eval(), tokenizer, ask
+
+
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("limit", [1, 5, 0])
 @torch.no_grad()
 def test_an_exported_translator_has_our_limit_where_its_files_can_say_it(tmp_path, limit, beams):
     """A set length, for any source; the usual one, for sources to which it is the context."""
     ours = with_limit("translator", limit, tmp_path / "ours", beams=beams)
-    there = convert(tmp_path / "ours", tmp_path / "there", "huggingface")
-    model = AutoModelForSeq2SeqLM.from_pretrained(there).eval()
-    tokenizer = AutoTokenizer.from_pretrained(there)
+    model, _, ask = in_transformers("translator", tmp_path / "ours", tmp_path / "there")
     room = ours.model.config.max_length - 1
     texts = DIGITS if limit else ["6 0 4 8 7 6 4 7 5 9 3 8", "4 2 1 9 4 8 9 2"]
     n_cut = 0
     for text in texts:
-        asked = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        asked = ask(text)
         assert limit or 2 * asked.input_ids.shape[1] + 20 >= room
         [expected] = ours.output_tokens([text])
         assert model.generate(**asked)[0, 1:].tolist() == expected
@@ -49,12 +57,10 @@ def test_an_exported_translator_has_our_limit_where_its_files_can_say_it(tmp_pat
 def test_a_translation_that_never_ends_is_longer_in_transformers(tmp_path, beams):
     """Their limit is one number; ours is 2 · source tokens + 20, which one can pass to them."""
     ours = load(OLD / "translator", "cpu")
-    there = convert(OLD / "translator", tmp_path / "there", "huggingface")
-    model = AutoModelForSeq2SeqLM.from_pretrained(there).eval()
-    tokenizer = AutoTokenizer.from_pretrained(there)
+    model, tokenizer, ask = in_transformers("translator", OLD / "translator", tmp_path / "there")
     n_longer = 0
     for text in DIGITS:
-        asked = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        asked = ask(text)
         limit = min(2 * asked.input_ids.shape[1] + 20, ours.model.config.max_length - 1)
         ids, free = (
             model.generate(**asked, num_beams=beams, **settings)[0]
@@ -69,10 +75,8 @@ def test_a_translation_that_never_ends_is_longer_in_transformers(tmp_path, beams
 def test_a_text_after_a_prompt_is_as_long_in_transformers_as_the_context_allows(tmp_path):
     """Both end where the context is full."""
     ours = load(OLD / "decoder", "cpu")
-    there = convert(OLD / "decoder", tmp_path / "there", "huggingface")
-    model = AutoModelForCausalLM.from_pretrained(there).eval()
-    tokenizer = AutoTokenizer.from_pretrained(there)
-    asked = tokenizer("a cat", return_tensors="pt", return_token_type_ids=False)
+    model, tokenizer, ask = in_transformers("decoder", OLD / "decoder", tmp_path / "there")
+    asked = ask("a cat")
     ids = model.generate(**asked, do_sample=False)[0, asked.input_ids.shape[1] :]
     room = ours.model.config.max_length - asked.input_ids.shape[1]
     assert len(ids) == room

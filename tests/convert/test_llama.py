@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import tokenizers
 import torch
-from tokenizers import models, pre_tokenizers, processors
+from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from qkv.config import DecodeConfig, preset
@@ -27,33 +26,14 @@ from tests.convert.harness import (
     made,
     read,
     saved,
+    word_level,
 )
+from tests.convert.small import ANGLES, assert_reads_same, small
 from tests.convert.small import LLAMA as SMALL
-from tests.convert.small import assert_reads_same, small
 from tests.parity.pairs import both_logits
 
-TRAINED = {"original_max_position_embeddings": 64}
 # With so small bases, no pair turns so slowly that it stands still over a test's few tokens.
-SCALINGS = [
-    {"rope_type": "default"},
-    {"rope_type": "linear", "factor": 3.0},
-    {"rope_type": "yarn", "factor": 4.0, **TRAINED},
-    {"rope_type": "yarn", "factor": 2.0, "beta_fast": 8.0, "beta_slow": 2.0, **TRAINED},
-    {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        **TRAINED,
-    },
-    {
-        "rope_type": "llama3",
-        "factor": 2.0,
-        "low_freq_factor": 0.5,
-        "high_freq_factor": 9.0,
-        **TRAINED,
-    },
-]
+SCALINGS = [{"rope_type": "default"}, *ANGLES.values()]
 
 
 @torch.no_grad()
@@ -190,9 +170,7 @@ def test_generation_defaults():
 
 
 def any_tokenizer(begins: bool) -> PreTrainedTokenizerFast:
-    vocabulary = {"<|begin_of_text|>": 0, "<|end_of_text|>": 1, "a": 2, "b": 3, "c": 4}
-    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, "c"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend = word_level(["<|begin_of_text|>", "<|end_of_text|>", *"abc"], "c")
     if begins:
         backend.post_processor = processors.TemplateProcessing(
             "<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 0)]

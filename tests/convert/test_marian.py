@@ -12,12 +12,7 @@ from qkv.convert.huggingface.generation_config import read_generation
 from qkv.convert.model_folder import StoredModel
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
-from tests.convert.harness import (
-    assert_comes_back,
-    draw_weights,
-    exported,
-    loaded,
-)
+from tests.convert.harness import assert_comes_back, draw_weights, exported, loaded
 from tests.convert.seq2seq import same_logits, same_texts
 
 NAME = "MarianMTModel"

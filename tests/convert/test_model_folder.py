@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig, preset
+from qkv.config import DecodeConfig, ModelConfig, preset
 from qkv.convert import Tokenizers, convert, export_problems, save_model_folder
 from qkv.convert.model_folder import load_config, load_model, model_content
 from qkv.device import lay_by_columns
@@ -20,12 +20,11 @@ from qkv.errors import UserError
 from qkv.inspect.trace.quantities import activation_name
 from qkv.model import Decoder, EncoderDecoder, build_model
 from qkv.model.feed_forward import ACTIVATIONS
-from qkv.text import Tokenizer, train_pair
+from qkv.text import Tokenizer
 from qkv.weights import load_weights, read_tensors, write_tensors
 from tests.convert.harness import any_tokenizer
-from tests.model.tiny import tiny_config
+from tests.model.tiny import VOCAB, tiny_config
 
-WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 OLD = Path(__file__).parent / "folders_without_format"
 SIZES = {"d_model": 8, "n_heads": 2, "d_ff": 8, "n_encoder_layers": 1, "n_decoder_layers": 1}
 
@@ -221,25 +220,13 @@ def test_an_activation_of_ones_own_has_no_word_elsewhere(name, monkeypatch):
     assert activation_name(config) == "cube"
 
 
-def digits() -> list[str]:
-    return [" ".join(f"{number:03d}") for number in range(50)]
-
-
-def tokenizers(shared: bool) -> Tokenizers:
-    lines = digits()
-    spelt = [" ".join(WORDS[int(digit)] for digit in line.split()) for line in lines]
-    config = TokenizerConfig(kind="wordpiece", vocab_size=60, shared=shared)
-    return Tokenizers(*train_pair(lines, spelt, config))
-
-
-def save_spelling(folder: Path, shared: bool = True, **differences: object) -> EncoderDecoder:
-    both = tokenizers(shared)
-    values = {
-        "vocab_size": len(both.target),
-        "source_vocab_size": 0 if shared else len(both.source),
-    }
-    model = build_model(tiny_config(**{**values, **differences}))
+def save_tiny(folder: Path, **differences: object) -> EncoderDecoder:
+    """Save a tiny translator with a tokenizer of words, or with two."""
+    model = build_model(tiny_config(**differences))
     assert isinstance(model, EncoderDecoder)
+    target = any_tokenizer(model.config, model.config.vocab_size)
+    size = model.config.source_vocab_size
+    both = Tokenizers(any_tokenizer(model.config, size) if size else target, target)
     decode = DecodeConfig(beams=3, length_penalty=0.6)
     save_model_folder(folder, model_content("translate", model.config, decode), model, both)
     return model.eval()
@@ -255,7 +242,7 @@ def save_spelling(folder: Path, shared: bool = True, **differences: object) -> E
     ],
 )
 def test_weights_and_config_come_back_bit_for_bit(tmp_path: Path, differences: dict) -> None:
-    model = save_spelling(tmp_path, **differences)
+    model = save_tiny(tmp_path, **differences)
     task, config, decode = load_config(tmp_path)
     assert (task, config) == ("translate", model.config)
     assert decode == DecodeConfig(beams=3, length_penalty=0.6)
@@ -271,7 +258,7 @@ def test_weights_and_config_come_back_bit_for_bit(tmp_path: Path, differences: d
 
 
 def test_a_shared_matrix_is_saved_once(tmp_path: Path) -> None:
-    model = save_spelling(tmp_path)
+    model = save_tiny(tmp_path)
     saved = read_tensors(tmp_path / "model.safetensors")
     assert sum(tensor.numel() for tensor in saved.values()) == sum(
         p.numel() for p in model.parameters()
@@ -279,26 +266,26 @@ def test_a_shared_matrix_is_saved_once(tmp_path: Path) -> None:
 
 
 def test_separate_vocabularies_come_back_as_two(tmp_path: Path) -> None:
-    save_spelling(tmp_path, shared=False, tie="output")
+    save_tiny(tmp_path, source_vocab_size=30, tie="output")
     assert (tmp_path / "source_tokenizer.json").exists()
     found = qkv.load(tmp_path, device="cpu")
     assert not found.tokenizers.shared
-    assert found.tokenizers.source.encode("1 2") == tokenizers(False).source.encode("1 2")
-    assert found.tokenizers.target.encode("one") == tokenizers(False).target.encode("one")
-    assert isinstance(found.translate("1 2"), str)
+    assert found.tokenizers.source.encode("w27 w8") == [27, 8]
+    assert found.tokenizers.target.encode("w27 w8") == [22, 8]  # which does not know the first
+    assert isinstance(found.translate("w27 w8"), str)
 
 
 def test_a_shared_vocabulary_does_not_meet_another_model_s_source_vocabulary(
     tmp_path: Path,
 ) -> None:
-    save_spelling(tmp_path, shared=False, tie="output")
-    save_spelling(tmp_path, shared=True)
+    save_tiny(tmp_path, source_vocab_size=30, tie="output")
+    save_tiny(tmp_path)
     assert qkv.load(tmp_path, device="cpu").tokenizers.shared
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    save_spelling(tmp_path)
+    save_tiny(tmp_path)
     return tmp_path
 
 
@@ -309,11 +296,6 @@ def complaint(folder: Path) -> str:
     assert str(folder) in message
     assert "\n" not in message
     return message
-
-
-def change_config(folder: Path, **changes: object) -> None:
-    content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**content, **changes}))
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
@@ -367,8 +349,8 @@ def test_another_family_is_no_translator(copy: Path) -> None:
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_knows_is_refused(copy: Path) -> None:
-    lines = digits()
-    Tokenizers(*train_pair(lines, lines, TokenizerConfig(kind="char", vocab_size=300))).save(copy)
+    larger = any_tokenizer(tiny_config(), VOCAB + 1)
+    Tokenizers(larger, larger).save(copy)
     assert "the model knows only" in complaint(copy)
 
 

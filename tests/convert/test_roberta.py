@@ -14,9 +14,7 @@ from qkv.data import Specials, frame
 from qkv.errors import UserError
 from qkv.model import Layout, build_model
 from qkv.tasks import load
-from tests.convert.encoders import (
-    said,
-)
+from tests.convert.encoders import said
 from tests.convert.harness import (
     assert_close,
     assert_round_trip,
@@ -27,15 +25,10 @@ from tests.convert.harness import (
     made,
     read,
     saved,
+    word_level,
 )
 from tests.convert.small import ROBERTA as CONFIG
 from tests.convert.small import assert_reads_same
-
-
-def test_the_length_is_that_of_texts():
-    with saved(made("RobertaModel", CONFIG)) as folder:
-        model = open_model(folder).content["model"]
-    assert (model["max_length"], model["pair_separators"]) == (14, 2)
 
 
 def test_padding_is_1_where_nothing_is_said():
@@ -48,21 +41,11 @@ def test_padding_is_1_where_nothing_is_said():
 def put_tokenizer(folder, template, **settings):
     """A tokenizer of ten words, in whose frame texts stand."""
     words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b", "c", "d", "[PAD]"]
-    backend = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: id for id, word in enumerate(words)}, "<unk>")
-    )
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    backend = word_level(words, "<unk>")
     backend.post_processor = template
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        **{
-            "cls_token": "<s>",
-            "sep_token": "</s>",
-            "unk_token": "<unk>",
-            "pad_token": "<pad>",
-            **settings,
-        },
-    ).save_pretrained(folder)
+    named = {"cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **{**named, **settings})
+    theirs.save_pretrained(folder)
 
 
 ONCE = tokenizers.processors.BertProcessing(("</s>", 2), ("<s>", 0))

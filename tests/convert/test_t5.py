@@ -2,39 +2,23 @@
 
 import pytest
 import torch
-from torch import nn
 
 from qkv.config import preset
 from qkv.convert.architectures.t5 import T5
 from qkv.convert.huggingface.fitting import fitting
 from qkv.errors import UserError
 from qkv.model import parameter_shapes
-from tests.convert.harness import (
-    change,
-    made,
-    saved,
-)
-from tests.convert.small import T5 as SMALL
-from tests.convert.small import assert_reads_same
+from tests.convert.harness import change, saved
+from tests.convert.small import assert_reads_same, model_of
 
 NAME = "T5ForConditionalGeneration"
-
-
-def made_t5(config: dict, apart: bool, seed: int = 0):
-    """With an output of its own, which transformers 5 knows from files only."""
-    theirs = made(NAME, config, seed)
-    if apart:
-        draw = torch.Generator().manual_seed(seed + 1)
-        shape = config["vocab_size"], config["d_model"]
-        theirs.lm_head.weight = nn.Parameter(torch.randn(shape, generator=draw))
-    return theirs
 
 
 @pytest.mark.parametrize("apart", [False, True])
 @torch.no_grad()
 def test_files_of_older_versions(apart):
     """They repeat matrices, have one that nobody reads, and tell by tying whether to scale."""
-    theirs = made_t5({**SMALL, "tie_word_embeddings": not apart}, apart)
+    theirs = model_of((NAME, "seq2seq", {"tie_word_embeddings": not apart}))
     unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
     unsaid = ("scale_decoder_outputs", "dense_act_fn", "is_gated_act", "num_decoder_layers")
     said = {"tie_word_embeddings": not apart, "architectures": ["T5WithLMHeadModel"]}
@@ -51,15 +35,13 @@ def test_files_of_older_versions(apart):
 
 @pytest.mark.parametrize(
     "said",
-    [
-        {"feed_forward_proj": "gated-gelu"},
-        {"feed_forward_proj": "relu", "is_gated_act": True},
-    ],
+    [{"feed_forward_proj": "gated-gelu"}, {"feed_forward_proj": "relu", "is_gated_act": True}],
     ids=str,
 )
 @torch.no_grad()
 def test_the_exact_gelu_can_be_a_gate(said):
-    theirs = made_t5({**SMALL, **said, "dense_act_fn": "gelu"}, True)
+    differences = {**said, "dense_act_fn": "gelu", "tie_word_embeddings": False}
+    theirs = model_of((NAME, "seq2seq", differences))
     with saved(theirs) as folder:
         _, ours = assert_reads_same(theirs, folder)
     assert (ours.config.activation, ours.config.gated) == ("gelu", True)

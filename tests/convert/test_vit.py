@@ -29,6 +29,7 @@ from tests.convert.harness import (
     saved,
 )
 from tests.convert.small import VIT as TINY
+from tests.tasks.test_vision import LABELS, classifier
 
 IN_MEMORY = {
     "encoder.layer.": "layers.",
@@ -75,28 +76,11 @@ def test_a_model_of_ours_without_a_pooler_gets_one_of_zeros(tmp_path):
         assert open_model(folder).content["model"] == content["model"]
 
 
-def classifier(n_channels: int = 3) -> ImageClassifier:
-    """A model of ours that tells three kinds of images apart, as far as anybody knows."""
-    config = preset(
-        "vit-tiny",
-        d_model=8,
-        n_heads=2,
-        n_encoder_layers=2,
-        d_ff=9,
-        n_channels=n_channels,
-        head="sequence",
-        n_labels=3,
-    )
-    model = Encoder(config).eval()
-    draw_weights(model, 0)
-    mean, deviation = (0.4, 0.5, 0.6)[:n_channels], (0.2, 0.25, 0.3)[:n_channels]
-    return ImageClassifier(model, ImageClasses(("cat", "dog", "猫"), mean, deviation))
-
-
 @pytest.mark.parametrize("n_channels", [1, 3])
 @torch.no_grad()
 def test_a_classifier_of_ours_says_the_same_there_and_when_it_is_back(n_channels, tmp_path):
     ours = classifier(n_channels)
+    ours.model.float()
     ours.save(tmp_path)
     folder = tmp_path / "theirs"
     write_huggingface(open_model(tmp_path), folder)
@@ -107,7 +91,7 @@ def test_a_classifier_of_ours_says_the_same_there_and_when_it_is_back(n_channels
     inputs = processor(Image.fromarray(pixels), return_tensors="pt")
     (mine,) = ours.logits([pixels])
     assert_close(mine, theirs(**inputs).logits[0])
-    assert theirs.config.id2label == {0: "cat", 1: "dog", 2: "猫"}
+    assert theirs.config.id2label == dict(enumerate(LABELS))
     back = load(folder, "cpu")
     assert back.classes == ours.classes
     assert torch.equal(back.logits([pixels])[0], mine)

@@ -162,10 +162,7 @@ FOLDERS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "bert, accents": ("bert", lambda folder: bert(folder, strip_accents=False)),
     "bert, runs": ("bert", lambda folder: bert(folder, tokenize_chinese_chars=False)),
     "gpt2": ("gpt2", lambda folder: merges(folder, ["<|endoftext|>"])),
-    "deberta": (
-        "deberta",
-        lambda folder: merges(folder, BERT, tokenizer_class="DebertaTokenizer"),
-    ),
+    "deberta": ("deberta", lambda folder: merges(folder, BERT, tokenizer_class="DebertaTokenizer")),
     "roberta": ("roberta", lambda folder: merges(folder, ROBERTA)),
     "bart, spaced": ("bart", lambda folder: merges(folder, ROBERTA, add_prefix_space=True)),
     "openai-gpt": ("openai-gpt", lambda folder: merges(folder, ["<unk>"], "</w>")),
@@ -202,12 +199,7 @@ def check_same(theirs: Any, ours: Tokenizer, text: str) -> None:
     assert ours.decode(ids) == decoded
 
 
-FAIRSEQ = (
-    "mbart",
-    "mbart-50",
-    "m2m100",
-    "pegasus",
-)  # SentencePiece replaces characters
+FAIRSEQ = ("mbart", "mbart-50", "m2m100", "pegasus")  # SentencePiece replaces characters
 DIFFERENT = (*FAIRSEQ, "albert", "deberta-v2", "llama", "marian", "marian, apart")  # tests say how
 ALIKE = [name for name in FOLDERS if name not in DIFFERENT]
 

@@ -1,6 +1,7 @@
 """The engine: each request gets what it would get alone, whoever else runs beside it."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -245,27 +246,24 @@ def test_threads_share_an_engine_and_a_model_that_is_looked_into():
         Request((3, 5 + number), 10, (VOCABULARY,), DecodeConfig(beams=1, sample=number % 2 == 1))
         for number in range(8)
     ]
-    found, is_over = {}, threading.Event()
+    is_over = threading.Event()
 
-    def stream(number):
-        handle = engine.submit(asked[number])
-        found[number] = [event.token for event in engine.stream(handle)]
+    def stream(request):
+        return [event.token for event in engine.stream(engine.submit(request))]
 
     def look():
         while not is_over.is_set():
             with evaluating(model), use_path(model, equation), torch.no_grad():
                 model(torch.tensor([[3, 4, 5]]))
 
-    looking = threading.Thread(target=look)
-    looking.start()
-    threads = [threading.Thread(target=stream, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    is_over.set()
-    looking.join()
-    assert found == {n: alone(model, request).tokens for n, request in enumerate(asked)}
+    with ThreadPoolExecutor(9) as threads:
+        looking = threads.submit(look)
+        try:
+            found = list(threads.map(stream, asked))
+        finally:
+            is_over.set()
+        looking.result()
+    assert found == [alone(model, request).tokens for request in asked]
 
 
 def test_threads_run_batches_of_their_own_on_one_engine():
@@ -278,18 +276,10 @@ def test_threads_run_batches_of_their_own_on_one_engine():
         ]
         for batch in range(4, 8)
     ]
-    found = {}
-
-    def run(number):
-        found[number] = engine.run(asked[number])
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number, requests in enumerate(asked):
-        for handle, request in zip(found[number], requests, strict=True):
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(engine.run, asked))
+    for handles, requests in zip(found, asked, strict=True):
+        for handle, request in zip(handles, requests, strict=True):
             assert_same(handle, alone(model, request))
 
 

@@ -155,9 +155,7 @@ GOLDEN = [
         "I don't have an umbrella",
     ),
     (
-        Clause(
-            p.owned(MY_MOTHER.owner, BOOK), verbs.IS_LIKE, complement=p.Phrase("很新", "very new")
-        ),
+        Clause(p.owned(MY_MOTHER.owner, BOOK), verbs.IS_LIKE, complement=VERY_NEW),
         "我妈妈的书很新",
         "My mother's book is very new",
     ),

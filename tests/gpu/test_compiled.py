@@ -9,16 +9,7 @@ from qkv.data import PairItems, Ragged, Specials
 from qkv.model import EncoderDecoder, Layout, equation, use_path
 from qkv.training import build_loss
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
 VOCABULARY, SPECIAL = 500, Specials(pad=0, bos=2, eos=3)
-
-
-@pytest.fixture(scope="module")
-def device():
-    return torch.device("cuda", 0)
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,7 @@ from qkv.data import Specials, Tokens, WindowItems, validation_batches
 from qkv.model import Decoder
 from qkv.training import build_loss
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
 VOCABULARY, SPECIAL = 300, Specials(pad=0, bos=2, eos=3)
-
-
-@pytest.fixture(scope="module")
-def device():
-    return torch.device("cuda", 0)
 
 
 @pytest.fixture(scope="module", params=["gpt2-mini", "llama-mini"])

@@ -19,17 +19,8 @@ from qkv.model import Encoder
 from qkv.text.vocabulary import Vocabulary
 from qkv.training import accumulate, build_loss, masked_tokens, one_class
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
 VOCABULARY, MASK = 300, 299
 SPECIAL = Specials(pad=0, bos=2, eos=3)
-
-
-@pytest.fixture(scope="module")
-def device():
-    return torch.device("cuda", 0)
 
 
 def encoder(name, **differences):

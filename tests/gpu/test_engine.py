@@ -7,10 +7,6 @@ from qkv.config import DecodeConfig, preset
 from qkv.decode import Engine, Request
 from qkv.model import Decoder, EncoderDecoder, row_attention
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
 VOCABULARY, CONTEXT = 60, 128
 SIZES = {"vocab_size": VOCABULARY, "max_length": CONTEXT, "d_model": 64, "n_heads": 4, "d_ff": 96}
 SIZES |= {"n_decoder_layers": 2, "dropout": 0.0, "attention_dropout": 0.0}

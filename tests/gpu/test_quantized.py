@@ -9,16 +9,6 @@ from qkv.model import Decoder
 from qkv.model.quantized import Int4Linear, Int8Linear, quantize, quantized_matrices
 from qkv.model.quantized_matrix import Int4Matrix, Int8Matrix
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
-
-
-@pytest.fixture(scope="module")
-def device():
-    return torch.device("cuda", 0)
-
 
 @pytest.mark.parametrize(("linear", "kind"), [(Int8Linear, Int8Matrix), (Int4Linear, Int4Matrix)])
 @torch.inference_mode()

@@ -10,10 +10,6 @@ from qkv.model import Decoder, EncoderDecoder
 from qkv.training import build_loss, consistent_next_token, make_layout, next_token
 from qkv.training.distribution import ALONE
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
 VOCABULARY, SPECIAL = 300, Specials(pad=0, bos=2, eos=3)
 SMALL = {"vocab_size": VOCABULARY, "d_model": 64, "n_heads": 2, "d_ff": 128, "max_length": 64}
 STEPS = 12

@@ -7,10 +7,6 @@ from qkv.config import DecodeConfig, preset
 from qkv.decode import generate
 from qkv.model import EncoderDecoder, Layout
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
 SMALL = {"d_model": 32, "n_heads": 4, "d_ff": 48, "vocab_size": 60, "max_length": 40}
 SMALL |= {"n_encoder_layers": 2, "n_decoder_layers": 2, "dropout": 0.0}
 KINDS = {

@@ -6,10 +6,6 @@ import torch
 from qkv.model import Layout, Mask, equation, fast
 from qkv.model.mask import cross_mask, self_mask
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
 LENGTHS = {32: (5, 32, 1, 17), 64: (33, 64, 2, 0, 40), 128: (128, 3, 70, 0, 31, 64)}
 
 

@@ -11,11 +11,6 @@ from qkv.inspect import Side, Trace
 from qkv.model import Layout
 from tests.inspect.conftest import CONFIGS, make_trace
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
-
 
 def moved(trace: Trace, dtype: torch.dtype = torch.float32) -> Trace:
     def side(one: Side | None) -> Side | None:

@@ -10,16 +10,7 @@ import pytest
 import torch
 
 from qkv.model import Encoder
-from qkv_labs.masking import (
-    RATES,
-    Sizes,
-    Text,
-    Work,
-    filled,
-    filling,
-    probed,
-    texts_of,
-)
+from qkv_labs.masking import RATES, Sizes, Text, Work, filled, filling, probed, texts_of
 from qkv_labs.masking.documents import IDS, SPECIAL, WORDS
 from qkv_labs.masking.pairs import (
     Pages,
@@ -191,6 +182,3 @@ def test_tuning_keeps_the_weights_that_it_starts_from(pages: Pages) -> None:
 def test_special_words_are_never_hidden(pages: Pages) -> None:
     assert WORDS[: len(SPECIAL)] == SPECIAL
     assert min(id for document in pages.train for line in document for id in line.ids) >= 4
-
-
-GOOD, BAD = [40.0, 50, 49, 45, 30], [40.0, 50, 60, 45, 30]

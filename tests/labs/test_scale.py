@@ -1,7 +1,6 @@
 """The variance is the closed form's, gradients are those of the equations, arms differ as said."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,38 +8,8 @@ import torch
 from qkv.model import Attention
 from qkv_labs import find
 from qkv_labs import scale as lab
-from qkv_labs.scale import SMALLER, WITH, WITHOUT, Measured, Softmax, Trained
+from qkv_labs.scale import SMALLER, WITH, WITHOUT, Measured, Trained
 from tests.labs.results import measured
-
-
-def made_up(lost: dict[int, float], smaller: float = 0.2) -> Measured:
-    """Runs that lose so much at each width without the scale; the rest as theory has it."""
-    widths = [4, 1024]
-    softmaxes = [
-        Softmax(
-            d_k,
-            scaled,
-            0.5,
-            *(
-                (0.95, 1e-4, 0.05, 0.01, 2.0)
-                if d_k == 1024 and not scaled
-                else (0.1, 0.2, 0.2, 0.2, 0.2)
-            ),
-        )
-        for d_k in widths
-        for scaled in (True, False)
-    ]
-    runs = []
-    for d_k, loss in lost.items():
-        runs += [
-            Trained(d_k, WITH, 1e-3, [0.4, 0.4], [0.4, 0.42]),
-            Trained(d_k, WITH, 1e-2, [0.9, 0.9], [0.9, 0.92]),
-            Trained(d_k, WITHOUT, 1e-3, [0.9 - loss, 0.9 - loss], [0.9 - loss, 0.92 - loss]),
-            Trained(d_k, WITHOUT, 1e-2, [0.1, 0.1], [0.1, 0.1]),
-        ]
-    last = max(lost)
-    runs.append(Trained(last, SMALLER, 1e-3, [smaller, smaller], [smaller, smaller]))
-    return Measured(widths, {"normal": [4.0, 1024.0]}, {"normal": 1.0}, softmaxes, runs)
 
 
 @pytest.mark.parametrize("components", lab.COMPONENTS)
@@ -106,7 +75,7 @@ def test_a_rate_is_chosen_by_validation_and_reported_on_test() -> None:
         Trained(8, WITHOUT, 1e-3, [0.1], [0.1]),
         Trained(8, WITHOUT, 1e-2, [0.05], [0.3]),
     ]
-    m = replace(made_up({8: 0.5}), runs=runs)
+    m = Measured([8], {}, {}, [], runs)
     assert lab.best(m, 8, WITH).rate == 1e-2
     assert lab.best(m, 8, WITHOUT).rate == 1e-3
 

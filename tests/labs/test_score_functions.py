@@ -8,12 +8,6 @@ from qkv_labs import score_functions as lab
 from qkv_labs.score_functions import Ledger, Quality, Recall
 
 
-def quality(arm: str, accuracy: float, steps: int, parameters: int = 100) -> Quality:
-    spread = min(accuracy, 1 - accuracy, 0.01)
-    values = [accuracy - spread, accuracy, accuracy + spread]
-    return Quality(arm, 3e-3, parameters, values, [steps - 1, steps, steps + 1])
-
-
 def test_each_score_is_its_equation() -> None:
     query, key = torch.randn(2, 1, 2, 3, 4, dtype=torch.float64)
     expected = {

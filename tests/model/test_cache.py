@@ -10,29 +10,12 @@ from torch import Tensor
 
 from qkv.decode.prompts import empty_store
 from qkv.model import Layout, NewTokens, equation, fast, use_path
-from tests.model.tiny import assert_same, padded, sequences, tiny_model, tokens
+from tests.model.tiny import DECODERS, assert_same, padded, sequences, tiny_model, tokens
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 PATHS = pytest.mark.parametrize("path", [fast, equation])
 FIXED = pytest.mark.parametrize("fixed", [False, True], ids=["growing", "fixed"])
 ROOM = 9  # more than any text here, so that a fixed cache has an end to hide
-DECODERS = {
-    "sinusoidal": {},
-    "learned": {"n_kv_heads": 2, "positions": "learned", "norm_position": "pre"},
-    "rotary": {"n_kv_heads": 2, "positions": "rotary", "norm": "rms"},
-    "window": {"positions": "rotary", "window": 3},
-    "alternate": {"positions": "learned", "window": 2, "window_layers": "alternate"},
-    "grouped window": {"n_kv_heads": 1, "window": 3, "window_layers": "alternate"},
-    "alibi": {"positions": "alibi", "n_kv_heads": 2},
-    "gemma 2": {"positions": "rotary", "window": 3, "window_layers": "wf", "score_cap": 2.0},
-    "gemma 3": {
-        "positions": "rotary",
-        "window": 3,
-        "window_layers": "wf",
-        "rotary_window_base": 30.0,
-        "query_key_norm": True,
-    },
-}
 CHOICES = pytest.mark.parametrize("choices", DECODERS.values(), ids=DECODERS)
 
 
@@ -153,9 +136,9 @@ def test_any_pieces(name, sizes, fixed):
 @PATHS
 @FIXED
 @PIECES
-@pytest.mark.parametrize("choices", [{}, {"window": 3, "positions": "rotary"}], ids=str)
-def test_encoder_decoder_with_cache(path, fixed, sizes, choices):
-    model = tiny_model(**choices)
+@pytest.mark.parametrize("name", ["sinusoidal", "window", "relative"])
+def test_encoder_decoder_with_cache(path, fixed, sizes, name):
+    model = tiny_model(**DECODERS[name])
     source, layout = padded(sequences([5, 2]), extra=1)
     target = tokens(2, 7)
     memory = model.remember(source, layout)

@@ -22,6 +22,18 @@ def counter():
     torch._dynamo.reset()
 
 
+def assert_compiles_once(counter, loss, weights, batches) -> None:
+    """One graph for all batches, with the loss and the gradients of plain code."""
+    compiled, weights = torch.compile(loss, fullgraph=True, backend=counter), list(weights)
+    for batch in batches:
+        results = []
+        for run in (compiled, loss):
+            result = run(*batch)
+            results.append((result, *torch.autograd.grad(result, weights)))
+        torch.testing.assert_close(*results, atol=1e-11, rtol=0)
+    assert counter.frame_count == 1
+
+
 def packed_side(sizes: list[int]) -> tuple[torch.Tensor, Layout]:
     """Tokens of one shape always; only the offsets' values change."""
     assert sum(sizes) == N_TOKENS and len(sizes) == 4
@@ -45,18 +57,37 @@ def test_packed_training_pass(counter):
         logits = model(source, target, source_layout, target_layout)
         return F.cross_entropy(logits[0], labels)
 
-    compiled = torch.compile(loss, fullgraph=True, backend=counter)
-    for source_sizes, target_sizes in BATCHES:
-        (source, source_layout), (target, target_layout) = map(
-            packed_side, (source_sizes, target_sizes)
-        )
-        batch = source, target, tokens(N_TOKENS), source_layout, target_layout
-        results = []
-        for run in (compiled, loss):
-            result = run(*batch)
-            results.append((result, *torch.autograd.grad(result, list(model.parameters()))))
-        torch.testing.assert_close(*results, atol=1e-11, rtol=0)
-    assert counter.frame_count == 1
+    batches = []
+    for sizes in BATCHES:
+        (source, source_layout), (target, target_layout) = map(packed_side, sizes)
+        batches.append((source, target, tokens(N_TOKENS), source_layout, target_layout))
+    assert_compiles_once(counter, loss, model.parameters(), batches)
+
+
+ENCODERS = {
+    "albert": {"shared_layers": True, "d_embedding": 6, "pooler": "tanh", "n_segments": 2},
+    "deberta": {"positions": "disentangled", "relative_buckets": 8, "embedding_norm": True},
+    "rotary": {"positions": "rotary", "norm_position": "pre", "norm": "rms", "n_segments": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "head"), [("albert", "sequence"), ("deberta", "masked"), ("rotary", "sequence")]
+)
+def test_training_pass_of_an_encoder(counter, name, head):
+    choices = {**ENCODERS[name], "n_encoder_layers": 1, "pooling": "mean"}
+    model = tiny_model(family="encoder", n_labels=3, head=head, **choices)
+
+    def loss(text, segments, labels, layout):
+        said = model(text, layout, segments)
+        return F.cross_entropy(said if head == "sequence" else said[0], labels)
+
+    batches = []
+    for sizes, _ in BATCHES:
+        text, layout = packed_side(sizes)
+        labels = torch.randint(3, (4 if head == "sequence" else N_TOKENS,))
+        batches.append((text, torch.randint(2, text.shape), labels, layout))
+    assert_compiles_once(counter, loss, model.encoder.parameters(), batches)
 
 
 GEMMA3 = {
@@ -102,16 +133,11 @@ def test_training_pass_of_a_decoder(counter, parts):
     def loss(text, labels, layout):
         return F.cross_entropy(model(text, layout)[0], labels)
 
-    compiled = torch.compile(loss, fullgraph=True, backend=counter)
+    batches = []
     for sizes, _ in BATCHES:
         text, layout = packed_side(sizes)
-        batch = text, tokens(N_TOKENS), layout if parts in PARTS else Layout()
-        results = []
-        for run in (compiled, loss):
-            result = run(*batch)
-            results.append((result, *torch.autograd.grad(result, list(model.parameters()))))
-        torch.testing.assert_close(*results, atol=1e-11, rtol=0)
-    assert counter.frame_count == 1
+        batches.append((text, tokens(N_TOKENS), layout if parts in PARTS else Layout()))
+    assert_compiles_once(counter, loss, model.parameters(), batches)
 
 
 @torch.no_grad()

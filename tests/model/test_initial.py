@@ -57,8 +57,9 @@ def test_only_layers_that_are_built_count(family):
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_biases_start_at_zero_and_norms_at_one(norm):
-    model = normal(output_bias=True, norm=norm, norm_position="pre")
+@pytest.mark.parametrize("init", ["normal", "glorot"])
+def test_biases_start_at_zero_and_norms_at_one(init, norm):
+    model = normal(init=init, output_bias=True, norm=norm, norm_position="pre")
     seen = 0
     for module in model.modules():
         if isinstance(module, nn.Linear):

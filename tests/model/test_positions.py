@@ -10,8 +10,6 @@ from qkv.model.positions import SCHEMES, build_positions
 from qkv.model.positions.alibi import head_slopes
 from tests.model.tiny import assert_same, tiny_config
 
-CPU = torch.device("cpu")
-
 
 @pytest.mark.parametrize(("length", "d_model"), [(1, 2), (50, 6), (1024, 64)])
 def test_sinusoids_are_the_papers_formula(length, d_model):

@@ -6,14 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from qkv.decode.prompts import empty_store
-from qkv.model import Layout, NewTokens, equation, fast, use_path
+from qkv.model import Layout, equation, fast, use_path
 from qkv.model.positions.relative import Relative, buckets
 from tests.model.tiny import (
+    DECODERS,
+    assert_paths_agree,
     assert_same,
-    packed,
     padded,
-    real,
     sequences,
     tiny_config,
     tiny_model,
@@ -21,8 +20,7 @@ from tests.model.tiny import (
 )
 
 PATHS = pytest.mark.parametrize("path", [fast, equation])
-CHOICES = {"positions": "relative", "relative_buckets": 8, "relative_length": 12}
-STEPS = {"growing": False, "fixed": True}
+CHOICES = DECODERS["relative"]
 
 
 def relative(causal: bool, **choices: object) -> Relative:
@@ -88,16 +86,6 @@ def test_the_bias_is_what_the_table_says(causal):
 
 @PATHS
 @pytest.mark.parametrize("family", ["encoder", "decoder"])
-def test_packed_equals_padded(path, family):
-    model, rows = t5(family=family), sequences([5, 1, 17])
-    with use_path(model, path), torch.no_grad():
-        table, layout = padded(rows, extra=2)
-        end_to_end, offsets = packed(rows)
-        assert_same(model(end_to_end, offsets)[0], real(model(table, layout), layout))
-
-
-@PATHS
-@pytest.mark.parametrize("family", ["encoder", "decoder"])
 def test_order_matters_and_place_does_not(path, family):
     """The words alone would say the same in any order; and where a text begins is not seen."""
     model, row = t5(family=family), tokens(1, 9)
@@ -110,57 +98,10 @@ def test_order_matters_and_place_does_not(path, family):
             assert_same(model(later, Layout(first=torch.tensor([[4]])))[:, 4:], said)
 
 
-@PATHS
-@pytest.mark.parametrize("fixed", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("sizes", [[1] * 20, [6, 1, 12, 1]], ids=["steps", "mixed"])
-@torch.no_grad()
-def test_with_cache_equals_without(path, fixed, sizes):
-    model = t5(norm="rms", bias=False, norm_position="pre")
-    source, layout = padded(sequences([15, 2]))
-    target, memory = tokens(2, 20), model.remember(source, layout)
-    store, read, found = empty_store(model, 2, 25), 0, []
-    with use_path(model, path):
-        for piece in target.split(sizes, dim=1):
-            end = read + piece.shape[1]
-            start = torch.full((2,), read) if fixed else read
-            new = NewTokens(store, start, 25 if fixed else end)
-            found.append(model.decode(piece, memory, cache=new))
-            read = end
-        assert_same(torch.cat(found, dim=1), model.decode(target, memory))
-
-
-@torch.no_grad()
-def test_rows_of_other_lengths_with_cache():
-    model, prompts, after = t5(family="decoder"), tokens(3, 10), tokens(3, 7)
-    lengths = torch.tensor([10, 7, 1])
-    store = empty_store(model, 3, 20)
-    model(prompts, cache=NewTokens(store, 0, 10))
-    found = [
-        model(token, cache=NewTokens(store, lengths + step, 20))
-        for step, token in enumerate(after.split(1, dim=1))
-    ]
-    rows = zip(torch.cat(found, dim=1), prompts, lengths, after, strict=True)
-    for logits, prompt, length, rest in rows:
-        whole = torch.cat([prompt[:length], rest])
-        assert_same(logits, model(whole[None])[0, length:])
-
-
 def test_both_paths_have_the_same_gradients():
-    model, rows = t5(), sequences([14, 3])
-    source, layout = padded(rows)
-    target, cotangent = tokens(2, 16), None
-    gradients = []
-    for path in (fast, equation):
-        model.zero_grad()
-        with use_path(model, path):
-            logits = model(source, target, layout)
-            cotangent = torch.randn_like(logits) if cotangent is None else cotangent
-            (logits * cotangent).sum().backward()
-        gradients.append({name: one.grad.clone() for name, one in model.named_parameters()})
-    tables = [name for name in gradients[0] if name.endswith("positions.table.weight")]
-    assert len(tables) == 2 and all(gradients[0][name].abs().max() > 1e-3 for name in tables)
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradient, gradients[1][name], atol=1e-10, rtol=0)
+    source, layout = padded(sequences([14, 3]))
+    model, target = t5(), tokens(2, 16)
+    assert_paths_agree(model, lambda: model(source, target, layout))
 
 
 @torch.no_grad()

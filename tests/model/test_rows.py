@@ -8,27 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkv.model import Decoder, Layout, equation, fast, use_path
-from tests.model.tiny import VOCAB, assert_same, packed, sequences, tiny_model, tokens
+from tests.model.tiny import DECODERS, VOCAB, assert_same, packed, sequences, tiny_model, tokens
 
 PATHS = pytest.mark.parametrize("path", [fast, equation])
-CHOICES = {
-    "sinusoidal": {"n_kv_heads": 2},
-    "learned": {"positions": "learned", "norm_position": "pre"},
-    "rotary": {"positions": "rotary", "n_kv_heads": 2, "norm": "rms", "bias": False},
-    "window": {"positions": "rotary", "window": 3},
-    "alternate": {"positions": "learned", "window": 2, "window_layers": "alternate"},
-    "grouped window": {"n_kv_heads": 1, "window": 3, "window_layers": "alternate"},
-    "alibi": {"positions": "alibi", "n_kv_heads": 2},
-    "gemma 2": {"positions": "rotary", "window": 3, "window_layers": "wf", "score_cap": 2.0},
-    "gemma 3": {
-        "positions": "rotary",
-        "window": 3,
-        "window_layers": "wf",
-        "rotary_window_base": 30.0,
-        "query_key_norm": True,
-    },
-}
-ALL = pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
+ALL = pytest.mark.parametrize("choices", DECODERS.values(), ids=DECODERS)
 CUTS = [[4, 1, 7], [12], [5, 5, 2]]  # the sequences of each row
 
 
@@ -84,7 +67,7 @@ rows_of_forty = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(
 @given(st.lists(rows_of_forty, min_size=1, max_size=3), st.data())
 @torch.no_grad()
 def test_sequences_cut_anywhere(rows, data):
-    model = decoder(**CHOICES[data.draw(st.sampled_from([*CHOICES]))])
+    model = decoder(**DECODERS[data.draw(st.sampled_from([*DECODERS]))])
     drawn = [sequences(cuts) for cuts in rows]
     found = model(*rows_of(drawn)).flatten(0, 1)
     assert_same(found, alone(model, [sequence for row in drawn for sequence in row]))
@@ -147,7 +130,7 @@ def test_padding_in_front_changes_nothing(path, choices, extra):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_padding_in_front_does_no_harm(path, dtype):
     """It sees nothing, yields finite numbers and gradients, and its token learns nothing."""
-    model = decoder(**CHOICES["window"], tie="none").to(dtype)
+    model = decoder(**DECODERS["window"], tie="none").to(dtype)
     prompts = [sequence % 20 for sequence in sequences([5, 1, 9])]
     table, layout, real = in_front(prompts, extra=4)
     table[~real] = 21

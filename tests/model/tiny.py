@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
-from qkv.model import Layout, Model, build_model
+from qkv.model import Layout, Model, build_model, equation, fast, use_path
 
 VOCAB = 23
+DECODERS: dict[str, dict[str, object]] = {
+    "sinusoidal": {},
+    "learned": {"n_kv_heads": 2, "positions": "learned", "norm_position": "pre"},
+    "rotary": {"positions": "rotary", "n_kv_heads": 2, "norm": "rms", "bias": False},
+    "window": {"positions": "rotary", "window": 3},
+    "alternate": {"positions": "learned", "window": 2, "window_layers": "alternate"},
+    "grouped window": {"n_kv_heads": 1, "window": 3, "window_layers": "alternate"},
+    "alibi": {"positions": "alibi", "n_kv_heads": 2},
+    "relative": {"positions": "relative", "relative_buckets": 8, "relative_length": 12},
+    "gemma 2": {"positions": "rotary", "window": 3, "window_layers": "wf", "score_cap": 2.0},
+    "gemma 3": {
+        "positions": "rotary",
+        "window": 3,
+        "window_layers": "wf",
+        "rotary_window_base": 30.0,
+        "query_key_norm": True,
+    },
+}
+"""What decoders differ in where tokens of one sequence meet, or those of several."""
 
 
 def tiny_config(**differences: object) -> ModelConfig:
@@ -62,6 +83,16 @@ def real(table: Tensor, layout: Layout) -> Tensor:
     """What stands at real positions of padded rows, end to end."""
     assert layout.lengths is not None
     return table[torch.arange(table.shape[1]) < layout.lengths[:, None]]
+
+
+def assert_paths_agree(model: Model, run: Callable[[], Tensor]) -> None:
+    """The fast path gives what the equation gives, forward and backward."""
+    results = []
+    for path in (fast, equation):
+        with use_path(model, path):
+            found = run()
+        results.append((found, *torch.autograd.grad(found.sin().sum(), list(model.parameters()))))
+    torch.testing.assert_close(*results, atol=1e-11, rtol=0)
 
 
 def assert_same(found: Tensor, expected: Tensor) -> None:

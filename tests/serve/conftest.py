@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
 import time
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ from typing import Any
 import httpx
 import pytest
 
+import qkv
 from qkv.config import DecodeConfig, TokenizerConfig
 from qkv.serve.models import Models
 from qkv.serve.server import listen, make_server
 from qkv.serve.settings import ServeSettings
-from qkv.tasks import Encoder, LanguageModel, Prompting
+from qkv.tasks import Encoder, LanguageModel, Prompting, Translator
 from qkv.text import TEMPLATES, train_tokenizer
 from tests.proofs.models import KINDS, folder_of
 from tests.run.language_tiny import speaker, vocabulary
@@ -108,6 +110,34 @@ def save_tiny_models(root: Path) -> dict[str, Path]:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders of models that have learnt nothing, by name."""
     return save_tiny_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="package", name="speaker")
+def loaded_speaker(folders: dict[str, Path]) -> LanguageModel:
+    return qkv.load(folders["speaker"], device="cpu")
+
+
+@pytest.fixture(scope="package")
+def translator() -> Translator:
+    return qkv.load("zh-en", device="cpu")
+
+
+@contextmanager
+def page_client(models: list[str], **settings: object) -> Iterator[Any]:
+    """A client of the page's routes without a server."""
+    testclient = pytest.importorskip("fastapi.testclient", reason="needs fastapi and httpx2")
+    from qkv.serve.app import create_app
+
+    app = create_app(Models(models, ServeSettings(**settings)), ServeSettings())
+    with testclient.TestClient(app, base_url="http://localhost") as client:
+        yield client
+
+
+def image_url(path: Path, size: int = 8) -> str:
+    """Write an image of noise, and return it as a data URL."""
+    pillow = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    pillow.effect_noise((size, size), 90).convert("RGB").save(path)
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
 
 
 @pytest.fixture(scope="package")

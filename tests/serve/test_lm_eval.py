@@ -17,11 +17,6 @@ PAIRS = [("the cat", " sees the dog."), ("a fish", " is a bird"), ("the", " cat"
 
 
 @pytest.fixture(scope="module")
-def speaker(folders: dict[str, Path]) -> LanguageModel:
-    return qkv.load(folders["speaker"], device="cpu")
-
-
-@pytest.fixture(scope="module")
 def harness(
     server: Running, folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Any:

@@ -30,18 +30,8 @@ def client(server: Running) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def speaker(folders: dict[str, Path]) -> LanguageModel:
-    return qkv.load(folders["speaker"], device="cpu")
-
-
-@pytest.fixture(scope="module")
 def talker(folders: dict[str, Path]) -> LanguageModel:
     return qkv.load(folders["talker"], device="cpu")
-
-
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    return qkv.load("zh-en", device="cpu")
 
 
 def test_models(client: Any, server: Running) -> None:

@@ -15,8 +15,8 @@ import torch
 
 import qkv
 from qkv.inspect import Trace
+from tests.serve.conftest import page_client
 
-testclient = pytest.importorskip("fastapi.testclient", reason="needs fastapi and httpx2")
 STATIC = Path(qkv.__file__).parent / "serve" / "page" / "static"
 
 TEXT = "我爱你"
@@ -26,13 +26,8 @@ CROSS = "decoder.2.cross_attention"
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    from qkv.serve.app import create_app
-    from qkv.serve.models import Models
-    from qkv.serve.settings import ServeSettings
-
-    app = create_app(Models(["zh-en"]), ServeSettings())
-    with testclient.TestClient(app, base_url="http://localhost") as client:
-        yield client
+    with page_client(["zh-en"]) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,9 @@ import torch
 import qkv
 from qkv.model import sinusoids
 from tests.proofs.models import folder_of
-from tests.serve.conftest import filler
+from tests.serve.conftest import filler, page_client
 from tests.tasks.understand_tiny import SENTENCE
 
-testclient = pytest.importorskip("fastapi.testclient", reason="needs fastapi and httpx2")
 TEXT = "我爱你"
 PASS = {"action": "translate", "text": TEXT}
 # Passes of different lengths differ in float32's last bits, which may move an input of the packaged
@@ -31,18 +30,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from qkv.serve.app import create_app
-    from qkv.serve.models import Models
-    from qkv.serve.settings import ServeSettings
-
-    folders = tmp_path_factory.mktemp("models")
-    bert = folder_of(filler(), folders / "bert")
+    bert = folder_of(filler(), tmp_path_factory.mktemp("models") / "bert")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QKV_HOME", str(home))
-        models = Models(["zh-en", f"bert={bert}"], ServeSettings(dtype=EXACT))
-        app = create_app(models, ServeSettings())
-        with testclient.TestClient(app, base_url="http://localhost") as client:
-            yield client
+        with page_client(["zh-en", f"bert={bert}"], dtype=EXACT) as found:
+            yield found
 
 
 @pytest.fixture(scope="module")

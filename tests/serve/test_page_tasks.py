@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 from typing import Any
 
@@ -10,51 +9,35 @@ import pytest
 import torch
 
 import qkv
-from qkv.config import DecodeConfig, ModelConfig
+from qkv.config import DecodeConfig
 from qkv.errors import UserError
 from qkv.model import Decoder
 from qkv.tasks import Answerer, Classifier, Encoder, LanguageModel, Tagger
 from qkv.tasks.answer import Answers
 from qkv.tasks.classify import Classes
 from qkv.tasks.tag import Tags
-from qkv.text import train_tokenizer
+from tests.model.tiny import tiny_config
 from tests.proofs.models import KINDS
-from tests.tasks.understand_tiny import SENTENCE, TOKENIZER, encoder
+from tests.serve.conftest import filler, image_url
+from tests.tasks.understand_tiny import TOKENIZER, encoder
 
 pytest.importorskip("pydantic", reason="needs pydantic (pip install qkv[serve])")
 
 
-@pytest.fixture(scope="module")
-def with_gaps() -> Any:
-    from qkv.config import TokenizerConfig
-
-    tokenizer = train_tokenizer([SENTENCE] * 9, TokenizerConfig(kind="char", vocab_size=300))
-    tokenizer.add_special(["<mask>"])
-    return tokenizer
-
-
 def language_model() -> LanguageModel:
     torch.manual_seed(0)
-    config = ModelConfig.from_dict(
-        {
-            "family": "decoder",
-            "n_encoder_layers": 0,
-            "n_decoder_layers": 2,
-            "d_model": 16,
-            "n_heads": 4,
-            "n_kv_heads": 2,
-            "d_ff": 24,
-            "max_length": 48,
-            "positions": "rotary",
-            "norm": "rms",
-            "norm_position": "pre",
-            "gated": True,
-            "activation": "silu",
-            "vocab_size": len(TOKENIZER),
-            "pad_id": TOKENIZER.pad_id,
-            "bos_id": TOKENIZER.bos_id,
-            "eos_id": TOKENIZER.eos_id,
-        }
+    config = tiny_config(
+        family="decoder",
+        n_kv_heads=2,
+        positions="rotary",
+        norm="rms",
+        norm_position="pre",
+        gated=True,
+        activation="silu",
+        vocab_size=len(TOKENIZER),
+        pad_id=TOKENIZER.pad_id,
+        bos_id=TOKENIZER.bos_id,
+        eos_id=TOKENIZER.eos_id,
     )
     return LanguageModel(Decoder(config).eval(), TOKENIZER, DecodeConfig())
 
@@ -75,21 +58,13 @@ def test_a_text_goes_on_as_generate_says() -> None:
     assert all(word["rank"] == 1 for word in found["outputs"])
 
 
-def image(folder: Path) -> str:
-    """A data URL of an image, which is also a file a.png."""
-    pillow = pytest.importorskip("PIL.Image", reason="needs Pillow")
-    path = folder / "a.png"
-    pillow.effect_noise((8, 8), 90).convert("RGB").save(path)
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-
-
 def test_an_image_is_labelled_and_no_path_is_read(tmp_path: Path) -> None:
-    url = image(tmp_path)
     from qkv.serve.page.heads import roles
     from qkv.serve.page.structure import structure
     from qkv.serve.page.traces import Ask
 
     path, task = tmp_path / "a.png", KINDS["image"]()
+    url = image_url(path)
     assert structure("images", task)["actions"] == ["see"]
     found = answer(task, "see", url)
     expected = task.classify(path)
@@ -105,9 +80,8 @@ def test_an_image_is_labelled_and_no_path_is_read(tmp_path: Path) -> None:
     assert len(Ask(action="see", text=url + "x" * 5000).text) > 5000
 
 
-def test_gaps_are_filled(with_gaps: Any) -> None:
-    model = encoder(head="masked", n_labels=0, vocab_size=len(with_gaps)).float()
-    task = Encoder(model, with_gaps)
+def test_gaps_are_filled() -> None:
+    task = filler()
     found = answer(task, "fill", "the <mask>at")
     assert found["text"] == task.fill("the <mask>at").text
     assert [word["after"] for word in found["outputs"]] == ["<mask>"]
@@ -161,7 +135,7 @@ def test_cells_of_other_architectures_are_worked_out(kind: str, tmp_path: Path) 
 
     task = language_model() if kind == "gated" else KINDS[kind]()
     [action, *_] = actions(task)
-    text = image(tmp_path) if action == "see" else "the cat sees"
+    text = image_url(tmp_path / "a.png") if action == "see" else "the cat sees"
     action = "embed" if action == "fill" else action  # the tiny vocabulary has no gap
     ask = {"action": action, "text": text, "second": "a dog"}
     trace = untouched(task, CellAsk(**ask, key="")).trace
@@ -201,10 +175,9 @@ def test_a_head_of_queries_finds_its_grouped_keys() -> None:
         quantities(task, TraceAsk(**asked, head=4))
 
 
-def test_examples_are_in_languages_that_the_model_reads(with_gaps: Any) -> None:
+def test_examples_are_in_languages_that_the_model_reads() -> None:
     from qkv.serve.page.actions import examples
 
     both = examples(qkv.load("mini-bert", device="cpu"))["fill"]
     assert [text.isascii() for (text,) in both] == [True, False]
-    english = Encoder(encoder(head="masked", vocab_size=len(with_gaps)), with_gaps)
-    assert [text.isascii() for (text,) in examples(english)["fill"]] == [True]
+    assert [text.isascii() for (text,) in examples(filler())["fill"]] == [True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ import qkv
 from qkv.serve.api.docs import example_of
 from qkv.tasks import Translator
 from tests.proofs.models import KINDS, folder_of
-from tests.serve.conftest import Running, running
+from tests.serve.conftest import Running, image_url, running
 
 SENTENCES = ["我爱你", "我爱学习", "今天天气很好"]
 
@@ -36,11 +35,6 @@ def assert_same(found: Any, expected: Any) -> None:
             assert_same(one, other)
     else:
         assert found == expected
-
-
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    return qkv.load("zh-en", device="cpu")
 
 
 @pytest.fixture
@@ -223,10 +217,8 @@ def test_quantities_of_a_pass_are_those_of_the_trace(client: httpx.Client) -> No
 
 
 def test_a_model_of_images_reads_no_path_of_a_request(tmp_path: Path) -> None:
-    pillow = pytest.importorskip("PIL.Image", reason="needs Pillow")
     path = tmp_path / "a.png"
-    pillow.effect_noise((8, 8), 90).convert("RGB").save(path)
-    url = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    url = image_url(path)
     folder = folder_of(KINDS["image"](), tmp_path / "images")
     with running([str(folder)]) as server, server.client() as client:
         body = {"model": "images", "keys": ["logits"]}
@@ -240,10 +232,8 @@ def test_a_model_of_images_reads_no_path_of_a_request(tmp_path: Path) -> None:
 
 
 def test_a_model_of_images_labels_data_urls_and_reads_no_path(tmp_path: Path) -> None:
-    pillow = pytest.importorskip("PIL.Image", reason="needs Pillow")
     path = tmp_path / "a.png"
-    pillow.effect_noise((60, 60), 90).convert("RGB").save(path)  # longer than a text may be
-    url = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    url = image_url(path, 60)  # longer than a text may be
     folder = folder_of(KINDS["image"](), tmp_path / "images")
     with running([str(folder)]) as server, server.client() as client:
         found = client.post("/classify", json={"texts": [url, url]}).json()

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from qkv.config import TrainConfig
 from qkv.data.batch import IGNORE, Batch, Side
 from qkv.model import EncoderDecoder
-from qkv.training import Layout, Trainer, build_loss
+from qkv.training import Layout, Trainer, build_loss, update
+from qkv.training.optimizer import set_learning_rate
 from tests.model.tiny import VOCAB, tiny_config
 
 CPU = torch.device("cpu")
@@ -137,6 +138,18 @@ def small_trainer(
         baseline=100.0,
     )
     return trainer, listener, kept
+
+
+def step_with_drawn_gradients(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rate: float
+) -> dict[str, Tensor]:
+    """Take a step without clipping; return the gradients."""
+    drawn = {name: torch.randn_like(p) for name, p in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        parameter.grad = drawn[name].clone()
+    set_learning_rate(optimizer, rate)
+    update(model, optimizer, clip=0.0)
+    return drawn
 
 
 def copy_of(model: EncoderDecoder) -> dict[str, Tensor]:

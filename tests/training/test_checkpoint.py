@@ -9,7 +9,7 @@ import torch
 
 from qkv.config import TrainConfig
 from qkv.errors import UserError
-from qkv.training import TrainState, build_optimizer, update
+from qkv.training import TrainState, build_optimizer
 from qkv.training.checkpoint import (
     averaged,
     checkpoint_path,
@@ -20,9 +20,8 @@ from qkv.training.checkpoint import (
     read_state,
     snapshot_path,
 )
-from qkv.training.optimizer import set_learning_rate
 from qkv.weights import read_metadata, read_tensors, write_tensors
-from tests.training.helpers import assert_equal, copy_of, small_model
+from tests.training.helpers import assert_equal, copy_of, small_model, step_with_drawn_gradients
 
 STATE = TrainState(7, 1.5, -3.25, 4, 4, 2, [2, 4])
 
@@ -33,10 +32,7 @@ def stepped(seed: int, **differences: object):  # type: ignore[no-untyped-def]
     optimizer = build_optimizer(model, TrainConfig(lr=0.1))
     torch.manual_seed(seed)
     for _ in range(2):
-        for parameter in model.parameters():
-            parameter.grad = torch.randn_like(parameter)
-        set_learning_rate(optimizer, 0.1)
-        update(model, optimizer, 0.0)
+        step_with_drawn_gradients(model, optimizer, 0.1)
     return model, optimizer
 
 

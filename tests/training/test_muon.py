@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from qkv.config import TrainConfig
-from qkv.training import build_optimizer, learning_rate, update
+from qkv.training import build_optimizer, learning_rate
 from qkv.training.muon import Muon, hidden_weights, orthogonal
 from qkv.training.optimizer import set_learning_rate
-from tests.training.helpers import copy_of, small_model
+from tests.training.helpers import copy_of, small_model, step_with_drawn_gradients
 
 RATE, DECAY = 0.05, 0.1
 SHAPES = [(12, 12), (6, 20), (20, 6), (1, 9), (9, 1)]
@@ -148,20 +148,11 @@ def test_all_else_is_adamw_bit_for_bit() -> None:
     adamw = build_optimizer(theirs, TrainConfig(optimizer="adamw", **settings))  # type: ignore[arg-type]
     for seed in range(3):
         for model, optimizer in ((ours, muon), (theirs, adamw)):
-            step_with_drawn_gradients(model, optimizer, seed)
+            torch.manual_seed(seed)
+            step_with_drawn_gradients(model, optimizer, 0.01)
     hidden = hidden_weights(ours)
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(one, other) == (one not in hidden)
-
-
-def step_with_drawn_gradients(
-    model: nn.Module, optimizer: torch.optim.Optimizer, seed: int
-) -> None:
-    torch.manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.grad = torch.randn_like(parameter)
-    set_learning_rate(optimizer, 0.01)
-    update(model, optimizer, clip=0.0)
 
 
 def test_without_a_gradient_to_follow_only_matrices_shrink() -> None:

@@ -10,7 +10,7 @@ from qkv.config import TrainConfig, preset
 from qkv.errors import UserError
 from qkv.model import Decoder
 from qkv.training import build_optimizer, learning_rate, update
-from qkv.training.optimizer import set_learning_rate
+from tests.training.helpers import step_with_drawn_gradients
 
 RATE, DECAY = 0.01, 0.1
 
@@ -30,14 +30,8 @@ def adam_by_hand(weight: torch.Tensor, gradients: list[torch.Tensor], decay: flo
 def steps(model: nn.Module, config: TrainConfig, n_steps: int) -> dict[str, list[torch.Tensor]]:
     """Take steps with drawn gradients, and hand those back."""
     optimizer = build_optimizer(model, config)
-    given: dict[str, list[torch.Tensor]] = {name: [] for name, _ in model.named_parameters()}
-    for _ in range(n_steps):
-        for name, parameter in model.named_parameters():
-            parameter.grad = torch.randn_like(parameter)
-            given[name].append(parameter.grad.clone())
-        set_learning_rate(optimizer, RATE)
-        update(model, optimizer, clip=0.0)
-    return given
+    given = [step_with_drawn_gradients(model, optimizer, RATE) for _ in range(n_steps)]
+    return {name: [drawn[name] for drawn in given] for name in given[0]}
 
 
 def test_the_paper_s_adam_with_decoupled_decay_on_matrices_only() -> None:

@@ -58,15 +58,7 @@ TASK_TYPES = {
     "tag": "TOKEN_CLS",
     "answer": "QUESTION_ANS",
 }
-SIZES = (
-    "family",
-    "d_model",
-    "n_heads",
-    "kv_heads",
-    "d_ff",
-    "n_encoder_layers",
-    "n_decoder_layers",
-)
+SIZES = ("family", "d_model", "n_heads", "kv_heads", "d_ff", "n_encoder_layers", "n_decoder_layers")
 """What an adapter of ours and its base have in common."""
 # Settings that change what is computed in ways that ours does not know, and their usual values
 USUAL = {
@@ -87,13 +79,10 @@ class Matrix:
     n_rows: int
     form: Form
 
-    def write_rows(self, b: Tensor) -> Tensor:
-        """B with its rows as the file's matrix has its outputs, whichever way that one lies."""
-        return b if self.form is TRANSPOSED else self.form.write(b)
-
-    def read_rows(self, b: Tensor) -> Tensor:
-        """B with its rows as our matrix has its outputs."""
-        return b if self.form is TRANSPOSED else self.form.read(b)
+    @property
+    def rows(self) -> Form:
+        """How B's rows lie in files: as the matrix has its outputs, whichever way it lies."""
+        return AS_IS if self.form is TRANSPOSED else self.form
 
 
 @dataclass(frozen=True)
@@ -217,7 +206,7 @@ def _update(
             f"number over 0; fetch the file again."
         )
     rank = a.shape[0]
-    return Update(a, matrix.read_rows(b), alpha / (rank**0.5 if values.get("use_rslora") else rank))
+    return Update(a, matrix.rows.read(b), alpha / (rank**0.5 if values.get("use_rslora") else rank))
 
 
 def _no_update(n_out: int, n_in: int) -> Update:
@@ -359,7 +348,7 @@ def adapter_tensors(model: Model, task: str) -> dict[str, Tensor]:
             if len(update.a):
                 name = names.in_file(matrix.name)
                 tensors[name + A] = update.a
-                tensors[name + B] = matrix.write_rows(update.b)
+                tensors[name + B] = matrix.rows.write(update.b)
     weights = dict(model.named_parameters())
     for ours, part in names.heads.items():
         tensors[names.in_file(part.name)] = part.form.write(weights[ours])

@@ -18,11 +18,14 @@ from qkv.weights import FLOATS, StoredTensors
 VERSION = "0.32.0"
 HEAD = "lm_head.weight"
 BOTH = r"\.(weight|bias)"
-LLAMA = (
+BODY = (
     r"model\.(embed_tokens|norm)\.weight",
+    r"model\.layers\.\d+\.(input|post_attention)_layernorm\.weight",
+)
+LLAMA = (
+    *BODY,
     rf"model\.layers\.\d+\.self_attn\.[qkvo]_proj{BOTH}",
     r"model\.layers\.\d+\.mlp\.(gate|up|down)_proj\.weight",
-    r"model\.layers\.\d+\.(input|post_attention)_layernorm\.weight",
 )
 NORMED_HEADS = (r"model\.layers\.\d+\.self_attn\.[qk]_norm\.weight",)
 FOUR_NORMS = (r"model\.layers\.\d+\.(pre|post)_feedforward_layernorm\.weight",)
@@ -40,16 +43,14 @@ NAMES: dict[str, tuple[str, ...]] = {
     "Gemma2ForCausalLM": (*LLAMA, *FOUR_NORMS),
     "Gemma3ForCausalLM": (*LLAMA, *FOUR_NORMS, *NORMED_HEADS),
     "Phi3ForCausalLM": (
-        r"model\.(embed_tokens|norm)\.weight",
+        *BODY,
         r"model\.layers\.\d+\.self_attn\.(qkv|o)_proj\.weight",
         r"model\.layers\.\d+\.mlp\.(gate_up|down)_proj\.weight",
-        r"model\.layers\.\d+\.(input|post_attention)_layernorm\.weight",
     ),
     "MixtralForCausalLM": (
-        r"model\.(embed_tokens|norm)\.weight",
+        *BODY,
         r"model\.layers\.\d+\.self_attn\.[qkvo]_proj\.weight",
         r"model\.layers\.\d+\.block_sparse_moe\.(gate|experts\.\d+\.w[123])\.weight",
-        r"model\.layers\.\d+\.(input|post_attention)_layernorm\.weight",
     ),
     "BloomForCausalLM": (
         rf"transformer\.(word_embeddings\.weight|(word_embeddings_layernorm|ln_f){BOTH})",

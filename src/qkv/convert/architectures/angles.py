@@ -74,10 +74,15 @@ def _check_yarn(rope: Mapping[str, Any], factor: float) -> None:
             0.1 * rope[name] * math.log(factor) + 1.0 for name in ("mscale", "mscale_all_dim")
         )
         louder = one / other
+    _check_loudness("yarn", louder, usual, "0.1·ln factor + 1")
+
+
+def _check_loudness(kind: str, louder: float | None, usual: float, formula: str) -> None:
+    """Refuse another factor of the scores than the paper's."""
     if louder is not None and not math.isclose(louder, usual, rel_tol=1e-5):
         raise UserError(
-            f"config.json: yarn multiplies scores by {louder:.4g} squared, but only the paper's "
-            f"{usual:.4g} (0.1·ln factor + 1) can be read."
+            f"config.json: {kind} multiplies scores by {louder:.4g} squared, but only the paper's "
+            f"{usual:.4g} ({formula}) can be read."
         )
 
 
@@ -132,12 +137,7 @@ def read_longrope(config: Mapping[str, Any]) -> Values:
     trained = int(said["original_max_position_embeddings"])
     factor = max(1.0, rope.get("factor") or config["max_position_embeddings"] / trained)
     usual = math.sqrt(1 + math.log(factor) / math.log(trained))
-    louder = rope.get("attention_factor")
-    if louder is not None and not math.isclose(louder, usual, rel_tol=1e-5):
-        raise UserError(
-            f"config.json: longrope multiplies scores by {louder:.4g} squared, but only the "
-            f"paper's {usual:.4g} can be read."
-        )
+    _check_loudness("longrope", rope.get("attention_factor"), usual, "√(1 + ln factor / ln length)")
     if config["max_position_embeddings"] > trained:
         warnings.warn(
             f"Left out of config.json: the rotary factors for texts of more than {trained:,} "

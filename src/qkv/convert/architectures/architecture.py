@@ -158,11 +158,7 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "conv_kernel_size sliding_window max_window_layers max_length min_length max_new_tokens "
         "min_new_tokens no_repeat_ngram_size top_k",
     ),
-    (
-        "a whole number of at least 0",
-        lambda value: _whole(value, 0),
-        "type_vocab_size",
-    ),
+    ("a whole number of at least 0", lambda value: _whole(value, 0), "type_vocab_size"),
     (
         "a whole number of at least -1",
         lambda value: _whole(value, -1),

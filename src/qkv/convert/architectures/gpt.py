@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.config.model import name_window_layers
 from qkv.config.presets import PRESETS
 from qkv.convert.architectures.angles import read_angles, write_angles
 from qkv.convert.architectures.architecture import (
@@ -21,6 +20,7 @@ from qkv.convert.architectures.architecture import (
 )
 from qkv.convert.architectures.marian import ENCODER_LAYER
 from qkv.convert.architectures.name_tables import TRANSPOSED, Module, Names, Table, after, by_head
+from qkv.convert.architectures.windows import windows_of
 from qkv.errors import UserError
 
 # Their matrices multiply from the right, so they stand on their side.
@@ -138,18 +138,12 @@ LETTERS = {"global": "f", "local": "w"}
 
 def read_neo(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
     """GPT-Neo's width and windows."""
-    n_layers = config["num_layers"]
     letters = _letters(config.get("attention_types") or [[["global", "local"], 12]])
-    if len(letters) != n_layers:
-        raise UserError(
-            f"config.json: attention_types has {len(letters)} layers, but num_layers is "
-            f"{n_layers}; correct one of them."
-        )
-    values = {"d_ff": config.get("intermediate_size") or 4 * config["hidden_size"]}
-    if "w" not in letters:
-        return values
     window = config.get("window_size", 256)
-    return {**values, "window": window, "window_layers": name_window_layers(letters)}
+    return {
+        "d_ff": config.get("intermediate_size") or 4 * config["hidden_size"],
+        **windows_of(config, window, letters, "attention_types", "num_layers"),
+    }
 
 
 def _letters(types: Any) -> str:

@@ -39,11 +39,7 @@ LABELS: Table = {
     "head.projection": "classifier",
 }
 HEADS: Mapping[str, Table] = {
-    "masked": {
-        "head.dense": "head.dense",
-        "head.norm": "head.norm",
-        "head.projection": "decoder",
-    },
+    "masked": {"head.dense": "head.dense", "head.norm": "head.norm", "head.projection": "decoder"},
     **dict.fromkeys(("sequence", "token", "answer"), LABELS),
 }
 FULL_BASE = ("global_rope_theta", 160_000.0)

@@ -25,10 +25,7 @@ UNSUPPORTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "codegen": ("its angles turn a part of each head, in parallel sublayers", ("gpt_neox", "gpt2")),
     "phi": ("its sublayers run in parallel and share a norm", ("gpt_neox", "llama")),
     "stablelm": ("its angles turn a part of each head", ("gpt_neox", "llama")),
-    "starcoder2": (
-        "it has biases and no gates, under angles",
-        ("gpt_neox", "llama"),
-    ),
+    "starcoder2": ("it has biases and no gates, under angles", ("gpt_neox", "llama")),
     "gpt_bigcode": ("all heads share one key and one value", ("gpt2",)),
     "cohere": ("its sublayers run in parallel, and logits are scaled", ("llama",)),
     "deepseek_v2": ("keys and values are compressed, and there are experts", ("mixtral", "llama")),

@@ -22,10 +22,17 @@ def read_windows(config: Mapping[str, Any], window: int, usual: str) -> Values:
             f"read."
         )
     letters = "".join(LETTERS[kind] for kind in types) if types else usual
-    if len(letters) != config["num_hidden_layers"]:
+    return windows_of(config, window, letters, "layer_types", "num_hidden_layers")
+
+
+def windows_of(
+    config: Mapping[str, Any], window: int, letters: str, kinds: str, depth: str
+) -> Values:
+    """The window and its layers, by a letter for each layer that the field `kinds` gives."""
+    if len(letters) != config[depth]:
         raise UserError(
-            f"config.json: layer_types has {len(letters)} layers, but num_hidden_layers is "
-            f"{config['num_hidden_layers']}; correct one of them."
+            f"config.json: {kinds} has {len(letters)} layers, but {depth} is {config[depth]}; "
+            f"correct one of them."
         )
     if not window or "w" not in letters:
         return {"window": 0}

@@ -20,13 +20,7 @@ from torch import Tensor
 from qkv.convert.huggingface.foreign_weights import Shape
 from qkv.errors import UserError
 from qkv.files import refuse_special
-from qkv.model.quantized_matrix import (
-    GROUP,
-    MIDDLE,
-    Int4Matrix,
-    Int8Matrix,
-    QuantizedMatrix,
-)
+from qkv.model.quantized_matrix import GROUP, MIDDLE, Int4Matrix, Int8Matrix, QuantizedMatrix
 
 NUMBERS = {
     0: "B",

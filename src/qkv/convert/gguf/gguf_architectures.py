@@ -144,44 +144,47 @@ def _llama3(file: GgufFile, config: Values) -> Values:
     )
 
 
-def _kind(model_type: str) -> Values:
+SIZES = {
+    "hidden_size": "embedding_length",
+    "num_attention_heads": "attention.head_count",
+    "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+}
+
+
+def _sized(file: GgufFile, model_type: str, sizes: Mapping[str, str]) -> Values:
+    """The class, the sizes by their names there and in the file, and the tokens."""
     return {
         "model_type": model_type,
         "architectures": [ARCHITECTURES[model_type].classes["causal"]],
+        **{name: file.count(own) for name, own in sizes.items()},
+        **_tokens(file),
     }
 
 
 def _decoder(file: GgufFile, model_type: str) -> Values:
     """The values that Llama and all that follow it share."""
-    heads = file.count("attention.head_count")
+    config = _sized(file, model_type, SIZES)
+    heads, width = config["num_attention_heads"], config["hidden_size"]
     groups = file.get("attention.head_count_kv", heads)
     if isinstance(groups, list):
         raise UserError(
             f"{file.path} has layers of several kinds, which cannot be read; take a model whose "
             f"layers are all alike."
         )
-    width = file.count("embedding_length")
     turned = file.get("rope.dimension_count", width // heads)
     key = file.get("attention.key_length", turned)
     return {
-        **_kind(model_type),
+        **config,
         "sliding_window": file.get("attention.sliding_window"),
-        "hidden_size": width,
-        "num_attention_heads": heads,
         "num_key_value_heads": groups,
         "head_dim": key,
         "partial_rotary_factor": turned / key if file.get("rope.dimension_count") else 1.0,
-        "num_hidden_layers": file.count("block_count"),
-        "intermediate_size": file.count("feed_forward_length"),
-        "max_position_embeddings": file.count("context_length"),
         "rms_norm_eps": file.need("attention.layer_norm_rms_epsilon"),
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_down.bias" in file.tensors,
-        "rope_parameters": {
-            "rope_theta": file.get("rope.freq_base", 10_000.0),
-            **_scaling(file),
-        },
-        **_tokens(file),
+        "rope_parameters": {"rope_theta": file.get("rope.freq_base", 10_000.0), **_scaling(file)},
     }
 
 
@@ -260,52 +263,40 @@ def _phi3(file: GgufFile) -> tuple[Values, Change]:
 
 
 def _gptneox(file: GgufFile) -> tuple[Values, Change]:
-    heads, width = file.count("attention.head_count"), file.count("embedding_length")
-    turned = file.get("rope.dimension_count", width // heads)
-    config = {
-        **_kind("gpt_neox"),
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "num_hidden_layers": file.count("block_count"),
-        "intermediate_size": file.count("feed_forward_length"),
-        "max_position_embeddings": file.count("context_length"),
+    config = _sized(file, "gpt_neox", SIZES)
+    heads = config["num_attention_heads"]
+    key = config["hidden_size"] // heads
+    return {
+        **config,
         "layer_norm_eps": file.need("attention.layer_norm_epsilon"),
         "use_parallel_residual": file.get("use_parallel_residual", True),
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": file.get("rope.freq_base", 10_000.0),
-            "partial_rotary_factor": turned / (width // heads),
+            "partial_rotary_factor": file.get("rope.dimension_count", key) / key,
         },
-        **_tokens(file),
-    }
-    return config, partial(_by_head, heads)
+    }, partial(_by_head, heads)
 
 
 def _bloom(file: GgufFile) -> tuple[Values, Change]:
-    heads = file.count("attention.head_count")
-    config = {
-        **_kind("bloom"),
-        "hidden_size": file.count("embedding_length"),
-        "n_head": heads,
-        "n_layer": file.count("block_count"),
-        "seq_length": file.count("context_length"),
-        "layer_norm_epsilon": file.need("attention.layer_norm_epsilon"),
-        **_tokens(file),
-    }
-    return config, partial(_by_head, heads)
+    config = _sized(
+        file,
+        "bloom",
+        {
+            "hidden_size": "embedding_length",
+            "n_head": "attention.head_count",
+            "n_layer": "block_count",
+            "seq_length": "context_length",
+        },
+    )
+    config["layer_norm_epsilon"] = file.need("attention.layer_norm_epsilon")
+    return config, partial(_by_head, config["n_head"])
 
 
 def _gpt2(file: GgufFile) -> tuple[Values, Change]:
-    config = {
-        **_kind("gpt2"),
-        "n_embd": file.count("embedding_length"),
-        "n_head": file.count("attention.head_count"),
-        "n_layer": file.count("block_count"),
-        "n_inner": file.count("feed_forward_length"),
-        "n_positions": file.count("context_length"),
-        "layer_norm_epsilon": file.need("attention.layer_norm_epsilon"),
-        **_tokens(file),
-    }
+    names = ("n_embd", "n_head", "n_layer", "n_inner", "n_positions")
+    config = _sized(file, "gpt2", dict(zip(names, SIZES.values(), strict=True)))
+    config["layer_norm_epsilon"] = file.need("attention.layer_norm_epsilon")
     return config, _on_its_side
 
 

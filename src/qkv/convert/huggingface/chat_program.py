@@ -127,25 +127,21 @@ def _rendered(jinja: str, tokens: tuple[tuple[str, str], ...]) -> dict[str, str 
 def _conversations() -> Iterator[tuple[list[Message], bool]]:
     for roles, invite, pad in PROBES:
         yield _probe(roles, pad), invite
-    for talk, last in _talks(("", "s")):
-        for invite in (False, True) if last == "u" else (False,):
-            yield talk, invite
+    yield from _talks(("", "s"))
 
 
 def _key(messages: list[Message], invite: bool) -> str:
     return json.dumps([messages, invite])
 
 
-def _talks(openings: tuple[str, ...]) -> Iterator[tuple[list[Message], str]]:
-    """Conversations of ordinary words, and who speaks last."""
+def _talks(openings: tuple[str, ...]) -> Iterator[tuple[list[Message], bool]]:
+    """Conversations of ordinary words, and whether an answer is invited."""
     for number, (opening, roles) in enumerate(product(openings, TALKS)):
-        yield (
-            [
-                _say(role, SAYINGS[(number + turn) % len(SAYINGS)])
-                for turn, role in enumerate(opening + roles)
-            ],
-            roles[-1],
-        )
+        said = enumerate(opening + roles, start=number)
+        talk = [_say(role, SAYINGS[turn % len(SAYINGS)]) for turn, role in said]
+        yield talk, False
+        if roles[-1] == "u":
+            yield talk, True
 
 
 def write_chat(template: ChatTemplate, bos: bool, bos_token: str, eos_token: str) -> str:
@@ -373,8 +369,4 @@ def _agrees(program: Program, template: ChatTemplate, bos: str, own: Mapping[str
         return text + (_named(_invitation(template), theirs) if invite else "")
 
     openings = ("", "s") if template.system else ("",)
-    return all(
-        program(talk, invite) == spelt(talk, invite)
-        for talk, last in _talks(openings)
-        for invite in ((False, True) if last == "u" else (False,))
-    )
+    return all(program(*asked) == spelt(*asked) for asked in _talks(openings))

@@ -35,6 +35,12 @@ WMT21 = ["en", "ha", "is", "ja", "cs", "ru", "zh", "de"]
 PEGASUS_OFFSET = 103  # ids before the pieces: padding, EOS, two masks and some that nobody uses
 
 
+def class_of(folder: Path, settings: Settings) -> str:
+    """The class of a folder's tokenizer, as either of its configs names it."""
+    named = settings.get("tokenizer_class")
+    return str(named or read_values(folder / "config.json").get("tokenizer_class") or "")
+
+
 def mbart(paths: Sequence[Path], settings: Settings, names: Settings) -> list[Backend]:
     """fairseq's order of special tokens, then the pieces, the languages and the mask."""
     model = read_sentencepiece(paths[0])
@@ -42,10 +48,7 @@ def mbart(paths: Sequence[Path], settings: Settings, names: Settings) -> list[Ba
     ordered = [*first, *(piece.text for piece in model.pieces[3:])]
     special = {role: name for role, name in names.items() if name in first}
     backend = build_backend(renumbered(model, ordered, special))
-    named = settings.get("tokenizer_class") or read_values(paths[0].parent / "config.json").get(
-        "tokenizer_class"
-    )
-    fifty = str(named).startswith("MBart50")
+    fifty = class_of(paths[0].parent, settings).startswith("MBart50")
     backend.add_special_tokens([*(MBART_50 if fifty else MBART), names["mask"]])
     return [backend]
 

@@ -96,10 +96,7 @@ def _class(folder: Path, model_type: str, settings: Settings) -> str:
     own = {kind: name for name, kind in reversed(CLASSES.items())}.get(model_type, "")
     if not own:
         return ""
-    named = settings.get("tokenizer_class") or read_values(folder / "config.json").get(
-        "tokenizer_class"
-    )
-    return str(named or own).removesuffix("Fast")
+    return (multilingual.class_of(folder, settings) or own).removesuffix("Fast")
 
 
 def _roles(kind: Kind, tokens: Settings, named: str) -> dict[str, str]:
@@ -369,45 +366,36 @@ class Kind:
 
 
 BYTE_LEVEL: Way = (_byte_level, ("vocab.json", "merges.txt"))
-LLAMA = Kind(LLAMA_NAMES, ((_pieces, ("tokenizer.model",)), BYTE_LEVEL))
-QWEN = Kind(dict.fromkeys(("end", "padding"), "<|endoftext|>"), ())  # of a tokenizer.json alone
-SIDES = ("source.spm", "target.spm", "vocab.json")
-
+WORD_PIECE: Way = (_word_pieces, ("vocab.txt",))
+FAIRSEQ, SIDES = "sentencepiece.bpe.model", ("source.spm", "target.spm", "vocab.json")
+ENDS = dict.fromkeys(("end", "padding"), "<|endoftext|>")
+# Those without a way have a tokenizer.json alone.
 KINDS = {
-    "bert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
+    **dict.fromkeys(("bert", "distilbert", "electra"), Kind(BERT_NAMES, (WORD_PIECE,))),
     "modernbert": Kind(BERT_NAMES, ()),
-    "distilbert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
-    "electra": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
-    "mpnet": Kind(ROBERTA_NAMES | {"unknown": "[UNK]"}, ((_word_pieces, ("vocab.txt",)),)),
-    "roberta": Kind(ROBERTA_NAMES, (BYTE_LEVEL,)),
-    "xlm-roberta": Kind(ROBERTA_NAMES, ()),
-    "camembert": Kind(ROBERTA_NAMES, ()),
-    "bart": Kind(ROBERTA_NAMES, (BYTE_LEVEL,)),
+    "mpnet": Kind(ROBERTA_NAMES | {"unknown": "[UNK]"}, (WORD_PIECE,)),
+    **dict.fromkeys(("roberta", "bart"), Kind(ROBERTA_NAMES, (BYTE_LEVEL,))),
+    **dict.fromkeys(("xlm-roberta", "camembert", "bloom"), Kind(ROBERTA_NAMES, ())),
     "deberta": Kind(BERT_NAMES, (BYTE_LEVEL,)),
-    "gpt2": Kind(GPT2_NAMES, (BYTE_LEVEL,)),
+    **dict.fromkeys(("gpt2", "gpt_neo"), Kind(GPT2_NAMES, (BYTE_LEVEL,))),
+    "gpt_neox": Kind(GPT2_NAMES, ()),
     "openai-gpt": Kind({"unknown": "<unk>"}, ((_first_gpt, ("vocab.json", "merges.txt")),)),
-    "t5": Kind(T5_NAMES, ((_t5, ("spiece.model",)),)),
-    "mt5": Kind(T5_NAMES, ((_t5, ("spiece.model",)),)),
-    "mbart": Kind(ROBERTA_NAMES, ((multilingual.mbart, ("sentencepiece.bpe.model",)),)),
-    "m2m_100": Kind(
-        ROBERTA_NAMES, ((multilingual.m2m100, ("sentencepiece.bpe.model", "vocab.json")),)
-    ),
+    **dict.fromkeys(("t5", "mt5"), Kind(T5_NAMES, ((_t5, ("spiece.model",)),))),
+    "mbart": Kind(ROBERTA_NAMES, ((multilingual.mbart, (FAIRSEQ,)),)),
+    "m2m_100": Kind(ROBERTA_NAMES, ((multilingual.m2m100, (FAIRSEQ, "vocab.json")),)),
     "pegasus": Kind(T5_NAMES | {"mask": "<mask_2>"}, ((multilingual.pegasus, ("spiece.model",)),)),
     "albert": Kind(
         BERT_NAMES | {"padding": "<pad>", "unknown": "<unk>"}, ((_albert, ("spiece.model",)),)
     ),
     "deberta-v2": Kind(BERT_NAMES, ((_deberta, ("spm.model",)),)),
-    "llama": LLAMA,
-    "mistral": LLAMA,
-    "mixtral": LLAMA,
-    "gpt_neo": Kind(GPT2_NAMES, (BYTE_LEVEL,)),
-    "gpt_neox": Kind(GPT2_NAMES, ()),
+    **dict.fromkeys(
+        ("llama", "mistral", "mixtral"),
+        Kind(LLAMA_NAMES, ((_pieces, ("tokenizer.model",)), BYTE_LEVEL)),
+    ),
     "opt": Kind(OPT_NAMES, (BYTE_LEVEL,)),
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), Kind(GEMMA_NAMES, ())),
-    "bloom": Kind(ROBERTA_NAMES, ()),
-    "phi3": Kind({**LLAMA_NAMES, "end": "<|endoftext|>", "padding": "<|endoftext|>"}, ()),
+    "phi3": Kind(LLAMA_NAMES | ENDS, ()),
     "smollm3": Kind({"start": "<|begin_of_text|>", "end": "<|end_of_text|>"}, ()),
-    "qwen2": QWEN,
-    "qwen3": QWEN,
+    **dict.fromkeys(("qwen2", "qwen3"), Kind(ENDS, ())),
     "marian": Kind(T5_NAMES, ((_marian, (*SIDES, "target_vocab.json")), (_marian, SIDES))),
 }

@@ -135,7 +135,7 @@ def examples(folder: Path, **rows: list[tuple[str, ...]]) -> None:
 
 def mistake(folder: Path, task: str = "class", **settings: Any) -> str:
     with pytest.raises(UserError) as caught:
-        run(folder, task=task, **settings)
+        run(folder, "run", task, **settings)
     assert not (folder / "run").exists()
     return str(caught.value)
 

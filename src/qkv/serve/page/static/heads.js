@@ -26,7 +26,7 @@ export function mount(element, state, api) {
   }, (error) => show(grid, el("p", { class: "error" }, error.message)));
   view.nameHeads = newest(() => api.ask(state, "roles"), ({ heads }) => {
     view.roles = heads;
-    drawControls(view);
+    controls.querySelector(".chip")?.remove(); // the rest stays: a slider may be in the hand
     for (const cell of cellsOf(view)) cell.querySelector(".role").textContent = roleOf(view, cell.dataset.key, Number(cell.dataset.head));
     drawLarge(view);
   });

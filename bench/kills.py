@@ -32,6 +32,7 @@ SHARE = 0.2  # of an undisturbed run's time, within which a run is killed
 STEPS = 60  # with a checkpoint every ten
 A_RUN = 5  # kills of one run, before it may end
 PATIENCE = 60.0  # seconds in which a worker that lost another one must end
+ALONE = 10.0  # of which it has these by itself; then it gets SIGTERM, as a launcher sends it
 
 
 @dataclass(frozen=True)
@@ -111,16 +112,27 @@ class Killer:
         return True
 
     def _wait_for(self, children: Sequence[int]) -> None:
-        """Wait for all workers; one that does not end by itself is counted, and killed."""
-        deadline = time.monotonic() + PATIENCE
+        """Wait for all workers; one that does not end is counted, and killed.
+
+        Where the lost one had not come to the meeting point yet, only a launcher knows.
+        """
+        start = time.monotonic()
         for child in children:
-            while not _has_ended(child) and time.monotonic() < deadline:
-                time.sleep(0.01)
-            if not _has_ended(child):
+            if not _ends_by(child, start + ALONE):
+                self.counts["workers that a launcher ends"] += 1
+                os.kill(child, signal.SIGTERM)
+            if not _ends_by(child, start + PATIENCE):
                 self.counts["workers that did not end"] += 1
                 os.kill(child, signal.SIGKILL)
-            if (code := exit_code(child)) not in (0, 1, REFUSED, -signal.SIGKILL):
+            killed = (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
+            if (code := exit_code(child)) not in (0, 1, REFUSED, *killed):
                 raise SystemExit(f"A worker crashed ({code}): {said_in(self.trial.folder)}")
+
+
+def _ends_by(child: int, deadline: float) -> bool:
+    while not (ended := _has_ended(child)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return ended
 
 
 def _has_ended(child: int) -> bool:
@@ -180,6 +192,7 @@ def kills(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
                 counts[trial.name].update(found)
     total: Counter[str] = sum(counts.values(), Counter())
     bad = ("runs with other bits", "unfinished files left", "workers that did not end")
-    summed = {key: total[key] for key in ("kills", "while a checkpoint was written", "runs", *bad)}
+    told = ("kills", "while a checkpoint was written", "runs", "workers that a launcher ends", *bad)
+    summed = {key: total[key] for key in told}
     apart = {name: {key: count[key] for key in ("kills", "runs")} for name, count in counts.items()}
     return {**summed, **apart, "passed": not any(total[key] for key in bad)}

@@ -108,16 +108,16 @@ def test_a_download_that_stops_keeps_the_files_that_have_arrived(hub: Hub, shelf
 def test_what_an_earlier_try_wanted_does_not_stay(
     hub: Hub, shelf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # One after the other, so that the file is there when the page after it fails.
+    # One after the other by their names, so that the file is there when README.md fails.
     in_order = partial(huggingface_hub.snapshot_download, max_workers=1)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", in_order)
-    hub.content = {"tiny.gguf": b"GGUF", **hub.content}
+    hub.content = {"A.gguf": b"GGUF", **hub.content}
     hub.status["README.md"] = 410
-    mistake("ann/tiny", file="tiny.gguf")
-    assert hub.fetched == ["tiny.gguf"]
+    mistake("ann/tiny", file="A.gguf")
+    assert hub.fetched == ["A.gguf"]
     hub.status.clear()
     folder = pull_repository("ann/tiny").model.folder
-    assert not (folder / "tiny.gguf").exists()
+    assert not (folder / "A.gguf").exists()
 
 
 def test_a_file_that_is_not_what_the_hub_says_is_refused(

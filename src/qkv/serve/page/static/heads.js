@@ -28,7 +28,7 @@ export function mount(element, state, api) {
     view.roles = heads;
     controls.querySelector(".chip")?.remove(); // the rest stays: a slider may be in the hand
     for (const cell of cellsOf(view)) cell.querySelector(".role").textContent = roleOf(view, cell.dataset.key, Number(cell.dataset.head));
-    drawLarge(view);
+    view.tellRole?.(); // drawn anew, a hovered word would lose its lines
   });
   const refresh = () => state.section === "heads" && state.page.answer && !state.page.busy && load();
   state.page.on(refresh);
@@ -135,8 +135,9 @@ async function drawLarge(view) {
   const head = kind.keys.includes(state.at) && state.head !== null ? state.head : 0;
   for (const cell of cellsOf(view))
     cell.setAttribute("aria-pressed", String(cell.dataset.key === key && Number(cell.dataset.head) === head));
+  const turn = view.turn = {};
   const answer = await api.trace(state, [key, maskOf(key)], { head }).catch(() => null);
-  if (!answer) return;
+  if (!answer || view.turn !== turn) return; // a newer one follows
   const found = answer.quantities[key];
   const quantity = { shape: found.shape.slice(-2), data: shownWeights(view, found.data, found.shape.at(-1)) };
   const [queries, keys] = [answer.tokens[kind.queries], answer.tokens[kind.looked_at]];
@@ -145,9 +146,16 @@ async function drawLarge(view) {
   const picture = view.lines ? drawLines(quantity, queries, keys)
     : drawMap(quantity, { colour: "attention", rowNames: queries, columnNames: keys, scale: 1, width: Math.min(560, large.clientWidth), most: 64, mask: answer.quantities[maskOf(key)].data, label: `${kindName(kind.name)} ${layer} ${head}`,
       selected: { row: state.row, column: state.column }, choose: (row, column) => state.set({ section: "river", at: key, head, row, column, open: [...new Set([...state.open, `${stack}.${layer}`])] }, { push: true }) });
+  const role = el("p");
+  view.tellRole = () => {
+    const known = roleAt(view, key, head);
+    role.hidden = !known;
+    role.textContent = known ? t(`role.about.${known.role}`, { share: percent(known.score) }) : "";
+  };
+  view.tellRole();
   show(large,
     el("h2", {}, `${t(`stack.${stack}`)} ${layer} · ${t("head", { head })}`),
-    roleOf(view, key, head) ? el("p", {}, t(`role.about.${roleAt(view, key, head).role}`, { share: percent(roleAt(view, key, head).score) })) : null,
+    role,
     el("p", { class: "quiet" }, t(`heads.about.${sublayer}`)),
     el("div", { class: "segments", role: "radiogroup", "aria-label": t("heads.as") }, button(false, t("heads.map")), button(true, t("heads.lines"))),
     picture,

@@ -217,8 +217,10 @@ def _gguf_fields(content: bytes) -> list[tuple[int, str]]:
         value(number("I"))
     for _ in range(n_tensors):
         text()
-        for code in ["Q"] * number("I") + ["I", "Q"]:
-            number(code)
+        for _ in range(number("I")):  # an earlier change may have said too many
+            number("Q")
+        number("I")
+        number("Q")
     return fields
 
 

@@ -40,11 +40,11 @@ from torch import Tensor
 import qkv
 from bench.measure import (
     Session,
-    peak_memory,
     product_job,
     run,
     seconds,
     speed_parser,
+    step_memory,
     synchronize,
 )
 from bench.records import Figure
@@ -184,12 +184,12 @@ def speed(session: Session, name: str, job: Job, padded: Job, start: Path) -> No
         "qkv": sum(x.n_labels for step in _steps(job, n_steps) for x in step),
         "peft": sum(x.n_labels for step in _steps(padded, n_steps) for x in step),
     }
-    session.compare("lora.small.speed.step", name, works, amounts)
-    one = {
+    one: dict[str, Callable[[], object]] = {
         "qkv": lambda: trainer.take_step(_steps(job, 1)[0]),
         "peft": lambda: peer.step(_steps(padded, 1)[0]),
     }
-    memory = {side: round(peak_memory(work, session.device)) for side, work in one.items()}
+    memory = {side: round(step_memory(work, session.device)) for side, work in one.items()}
+    session.compare("lora.small.speed.step", name, works, amounts)
     session.record("lora.small.memory.step", f"{name}: MiB beside the weights in a step", memory)
 
 

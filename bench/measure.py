@@ -145,7 +145,8 @@ def peak_memory(work: Work, device: torch.device) -> float:
 def built(build: Callable[[], Work], device: torch.device) -> tuple[Work, float]:
     """Build what is to be timed and run it; return it with the MiB that both take at most.
 
-    That is all that a side holds: weights, optimizer state, captured graphs, batches, activations.
+    That is all that a side holds: weights, optimizer state, batches, activations. On a GPU it is
+    what torch has reserved: a recorded step keeps the memory that it ran in without allocating it.
     """
     if device.type != "cuda":
         works: list[Work] = []
@@ -157,14 +158,21 @@ def built(build: Callable[[], Work], device: torch.device) -> tuple[Work, float]
         peak = _peak_allocated(build_and_run)
         return works[0], peak
     synchronize()
-    before = torch.cuda.memory_allocated()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
     work = build()
     work()  # compilation may take more for a while
     synchronize()
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     work()
     synchronize()
-    return work, (torch.cuda.max_memory_allocated() - before) / 2**20
+    return work, (torch.cuda.max_memory_reserved() - before) / 2**20
+
+
+def step_memory(step: Work, device: torch.device) -> float:
+    """Return the MiB that a step takes beside the weights; it must not have run before."""
+    return built(lambda: step, device)[1] if device.type == "cuda" else peak_memory(step, device)
 
 
 def _peak_allocated(work: Work) -> float:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 import qkv
 from bench.lora import ALPHA, RANK, Peer, random_base
-from bench.measure import Session, peak_memory, product_job, run, seconds, speed_parser
+from bench.measure import Session, product_job, run, seconds, speed_parser, step_memory
 from qkv.config import Recipe, recipe_from
 from qkv.data import IGNORE, Batch
 from qkv.device import mixed_precision
@@ -134,11 +134,11 @@ def speed(session: Session, job: Job, start: Path) -> None:
         "peft": lambda: [peer.step(step) for step in steps],
     }
     tokens = sum(int(batch.target.lengths.sum()) for step in steps for batch in step)  # type: ignore[union-attr]
-    session.compare("prefer.speed.step", NAME, works, dict.fromkeys(works, tokens), check)
     memory = {
-        "qkv": round(peak_memory(lambda: trainer.take_step(steps[0]), session.device)),
-        "peft": round(peak_memory(lambda: peer.step(steps[0]), session.device)),
+        "qkv": round(step_memory(lambda: trainer.take_step(steps[0]), session.device)),
+        "peft": round(step_memory(lambda: peer.step(steps[0]), session.device)),
     }
+    session.compare("prefer.speed.step", NAME, works, dict.fromkeys(works, tokens), check)
     session.record("prefer.memory.step", f"{NAME}: MiB beside the weights in a step", memory)
 
 

@@ -221,7 +221,9 @@ def server(folder: Path, session: Session) -> Iterator[tuple[int, str]]:
     """`qkv serve` with the packaged translator and two models of random weights."""
     writer, labeller = save_models(folder)
     command = [sys.executable, "-m", "qkv", "serve", "zh-en", str(writer), str(labeller)]
+    # In bfloat16 the rows of a batch round one another: answers would not always be those alone.
     command += ["--port", "0", "--device", session.device.type]
+    command += ["--dtype", "fp32"] if session.on_gpu else []
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:

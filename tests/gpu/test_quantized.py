@@ -48,3 +48,30 @@ def test_a_model_is_captured(device, kind):
         captured = model(tokens)
     graph.replay()
     assert (captured.double().cpu() - expected).norm() <= 0.05 * expected.norm()
+
+
+@pytest.mark.parametrize(
+    ("n_outputs", "size"), [(96, 64), (97, 576), (50_257, 768), (6, 2048), (64, 8192), (33, 5000)]
+)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32])
+@torch.inference_mode()
+def test_products_of_one_row_in_a_compiled_step(device, n_outputs, size, dtype):
+    from qkv.decode.row_products import RowProducts  # needs a GPU's compiler
+
+    torch.compiler.reset()
+    matrix = 20 * torch.randn(n_outputs, size, device=device)
+    weight = matrix.to(dtype)
+    scale = torch.rand(n_outputs, device=device)
+    linear = Int8Linear(Int8Matrix(weight, scale)) if dtype == torch.int8 else None
+
+    def product(x):
+        return F.linear(x, weight) if linear is None else linear(x)
+
+    options = {"post_grad_custom_pre_pass": RowProducts()}
+    compiled = torch.compile(product, fullgraph=True, dynamic=False, options=options)
+    exact_weight = weight.double() * (1 if linear is None else scale.double()[:, None])
+    for n_rows in (1, 3):
+        x = torch.randn(n_rows, 1, size, device=device)
+        x = x if dtype == torch.float32 else x.bfloat16()
+        exact = x.double() @ exact_weight.t()
+        assert (compiled(x).double() - exact).norm() <= 0.01 * exact.norm()

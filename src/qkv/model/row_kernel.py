@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 64  # keys that are read at a time
+# Keys that are read at a time: where there are many rows, small programs share a multiprocessor.
+NARROW, WIDE = 32, 64
 MOST_PARTS = 16
 PROGRAMS = 264  # that keep a large GPU busy: two for each of its multiprocessors
 LOG2_E = 1.4426950408889634
@@ -23,7 +24,7 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def _softmax_step(scores, value, peak, total, acc, PRECISION: tl.constexpr):
-    """Add some keys to a softmax, given their scores to base 2, (M, BLOCK)."""
+    """Add some keys to a softmax, given their scores to base 2, (M, BS)."""
     higher = tl.maximum(peak, tl.max(scores, 1))
     base = tl.where(higher == float("-inf"), 0.0, higher)  # where no key was visible so far
     weights = tl.exp2(scores - base[:, None])
@@ -178,12 +179,13 @@ def _launch(
 ) -> Tensor:
     n_rows, n_heads, n_tokens, d_head = query.shape
     n_groups, n_slots = key.shape[1], key.shape[2]
-    share = n_heads // n_groups
+    share, width = n_heads // n_groups, max(16, triton.next_power_of_2(d_head))
     assert key.stride() == value.stride() and key.stride(3) == 1
     query = query.to(key.dtype)
     output = query.new_empty((n_rows, n_tokens, n_heads, d_head))
-    n_parts = max(1, min(PROGRAMS // (n_rows * n_groups), n_slots // BLOCK, MOST_PARTS))
+    n_parts = max(1, min(PROGRAMS // (n_rows * n_groups), n_slots // WIDE, MOST_PARTS))
     n_parts = 1 << (n_parts.bit_length() - 1)
+    block, n_warps = (WIDE, 4) if n_parts > 1 else (NARROW, max(1, width // 64))
     n_queries = n_rows * n_tokens * n_heads
     parts = peaks = totals = output
     if n_parts > 1:
@@ -196,14 +198,15 @@ def _launch(
         "T": n_tokens,
         "D": d_head,
         "BM": max(16, triton.next_power_of_2(share * n_tokens)),
-        "BS": BLOCK,
-        "BD": max(16, triton.next_power_of_2(d_head)),
+        "BS": block,
+        "BD": width,
         "BT": 16,
         "PARTS": n_parts,
         "HAS_NEW": new is not None,
         "HAS_VISIBLE": visible is not None,
         "HAS_WINDOW": window > 0 and visible is None,
         "PRECISION": "ieee" if key.dtype == torch.float32 else "tf32",
+        "num_warps": n_warps,
     }
     with torch.cuda.device(query.device):
         _attend[(n_rows * n_groups, n_parts)](
@@ -236,39 +239,68 @@ def _launch(
 
 
 @triton.jit
-def _multiply(row, matrix, output, K: tl.constexpr, BK: tl.constexpr):
-    """Multiply a row (K) by one row of a matrix (N, K)."""
-    n, k = tl.program_id(0), tl.arange(0, BK)
-    acc = tl.zeros((BK,), tl.float32)
-    for start in range(0, K, BK):
-        if K % BK == 0:
-            weights = tl.load(matrix + n.to(tl.int64) * K + start + k)
+def _multiply(
+    row,
+    matrix,
+    scale,
+    output,
+    n_outputs,
+    K: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    IS_EVEN: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+):
+    """Multiply a row (K) by some rows of a matrix (N, K)."""
+    n, k = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    is_output = n < n_outputs
+    at = matrix + n.to(tl.int64)[:, None] * K + k[None, :]
+    acc = tl.zeros((BN, BK), tl.float32)
+    for start in tl.static_range(0, K, BK):
+        inside = (start + k) < K
+        if IS_EVEN:
+            weights = tl.load(at + start)
+        else:
+            weights = tl.load(at + start, mask=is_output[:, None] & inside[None, :], other=0)
+        if IS_EVEN:
             x = tl.load(row + start + k)
         else:
-            weights = tl.load(matrix + n.to(tl.int64) * K + start + k, mask=start + k < K, other=0)
-            x = tl.load(row + start + k, mask=start + k < K, other=0.0)
-        acc += weights.to(tl.float32) * x.to(tl.float32)
-    tl.store(output + n, tl.sum(acc, 0).to(output.dtype.element_ty))
+            x = tl.load(row + start + k, mask=inside, other=0.0)
+        acc += weights.to(tl.float32) * x.to(tl.float32)[None, :]
+    product = tl.sum(acc, 1)
+    if HAS_SCALE:
+        product *= tl.load(scale + n, mask=is_output, other=0.0)
+    tl.store(output + n, product.to(output.dtype.element_ty), mask=is_output)
 
 
 @torch.library.custom_op("qkv::multiply_row", mutates_args=())
-def multiply_row(row: Tensor, matrix: Tensor) -> Tensor:
-    """Multiply a row (1, K) by a matrix (N, K) of floats or integers: row · matrixᵀ, (1, N).
+def multiply_row(row: Tensor, matrix: Tensor, scale: Tensor | None) -> Tensor:
+    """Multiply a row (1, K) by a matrix (N, K) of floats or integers, and each output by its scale.
 
     Such a product is as fast as the matrix is read, and cuBLAS reads it no faster than this.
     """
     n_outputs, size = matrix.shape
     output = row.new_empty((1, n_outputs))
-    width = min(triton.next_power_of_2(size), 2048)
+    # Chosen by measuring: so much of the matrix is read at once by a program.
+    n_each, width, n_warps = (4, 2048, 4) if size <= 2048 else (2, 4096, 8)
+    width = min(width, triton.next_power_of_2(size))
+    n_programs = triton.cdiv(n_outputs, n_each)
+    meta: dict[str, Any] = {
+        "K": size,
+        "BN": n_each,
+        "BK": width,
+        "IS_EVEN": size % width == 0 and n_outputs % n_each == 0,
+        "HAS_SCALE": scale is not None,
+        "num_warps": n_warps,
+    }
+    scales = row if scale is None else scale
     with torch.cuda.device(row.device):
-        _multiply[(n_outputs,)](
-            row.contiguous(), matrix, output, K=size, BK=width, num_warps=8 if size >= 8192 else 4
-        )
+        _multiply[(n_programs,)](row.contiguous(), matrix, scales, output, n_outputs, **meta)
     return output
 
 
 @multiply_row.register_fake
-def _(row: Tensor, matrix: Tensor) -> Tensor:
+def _(row: Tensor, matrix: Tensor, scale: Tensor | None) -> Tensor:
     return row.new_empty((1, matrix.shape[0]))
 
 

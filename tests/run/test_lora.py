@@ -11,11 +11,12 @@ from typing import Any
 import peft
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers
 
 import qkv
 from qkv.errors import UserError
-from qkv.model.lora import lora_layers
+from qkv.model.lora import LoRALinear, Update, lora_layers
 from qkv.weights import read_tensors
 from tests.run import classify_tiny, fill_tiny, tag_tiny, tiny
 from tests.run.common import Runs, everything, read_log
@@ -205,3 +206,24 @@ def test_recomputing_changes_no_gradient(tmp_path: Path) -> None:
         weights = [read_tensors(run.folder / "model.safetensors") for run in (plain, again)]
         for name, weight in weights[0].items():
             torch.testing.assert_close(weights[1][name], weight, atol=1e-6, rtol=1e-5)
+
+
+def test_in_half_precision_the_backward_pass_keeps_no_copy_of_a_frozen_matrix() -> None:
+    torch.manual_seed(0)
+    base, kept = torch.nn.Linear(64, 96).requires_grad_(False), []
+    layer = LoRALinear(base, [Update(torch.randn(4, 64), torch.randn(96, 4), 2.0)])
+    x = torch.randn(3, 5, 64, requires_grad=True)
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = layer(x)
+        expected = base(x) + F.linear(F.linear(x, layer.lora_A), 2.0 * layer.lora_B[0])
+    assert not {(96, 64), (64, 96)} & set(kept)
+    slope = torch.randn_like(output)
+    found, wanted = (torch.autograd.grad(y, [x, layer.lora_A], slope) for y in (output, expected))
+    for ours, theirs in zip([output, *found], [expected, *wanted], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * float(theirs.abs().max()))

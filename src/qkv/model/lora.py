@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from qkv.model.dropout import dropout as drop
 from qkv.model.families import AdaptedFrom, Model
-from qkv.model.quantized import QuantizedLinear
+from qkv.model.quantized import QuantizedLinear, frozen_product
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class LoRALinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, in) to (…, out)."""
-        output: Tensor = self.base(x)
+        output = self._base_product(x)
         if self.is_merged:
             return output
         dropped = (drop(x, self.dropout) if self.training else x).to(self.lora_A.dtype)
@@ -104,6 +104,16 @@ class LoRALinear(nn.Module):
             return output + F.linear(thin, wide).to(output.dtype)
         flat = torch.addmm(output.flatten(0, -2), thin.flatten(0, -2), wide.to(thin.dtype).T)
         return flat.view(output.shape)
+
+    def _base_product(self, x: Tensor) -> Tensor:
+        base, device = self.base, x.device.type
+        half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        if half is None or not isinstance(base, nn.Linear) or base.weight.dtype == half:
+            output: Tensor = base(x)
+            return output
+        # Autocast would keep its copy of W, half as large as W itself, for the backward pass.
+        product = frozen_product(x.to(half), base.weight.to)
+        return product if base.bias is None else product + base.bias.to(half)
 
     @torch.no_grad()
     def merge(self, sign: int = 1) -> None:

@@ -130,11 +130,14 @@ class QuantizedLinear(Quantized, ABC):
         if x.requires_grad and torch.is_grad_enabled():
             device = x.device.type
             x = x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
-            product: Tensor = _FrozenProduct.apply(x, self)  # type: ignore[no-untyped-call]
+            product = frozen_product(x, self._floats)
             return product if self.bias is None else product + self.bias.to(x.dtype)
         if self._packed is None:
             return self._product(x)
         return self._packed_product(x)
+
+    def _floats(self, dtype: torch.dtype) -> Tensor:
+        return self.matrix.float(dtype)
 
     def _product(self, x: Tensor) -> Tensor:
         """Multiply by the matrix as floats; a compiler makes these of the integers as it reads."""
@@ -183,16 +186,23 @@ class QuantizedLinear(Quantized, ABC):
 
 
 class _FrozenProduct(torch.autograd.Function):
-    """x·Wᵀ whose backward pass makes W of its integers again, instead of keeping it as floats."""
-
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
-        ctx.layer = layer
-        return F.linear(x, layer.matrix.float(x.dtype))
+    def forward(ctx: Any, x: Tensor, weight_as: Callable[[torch.dtype], Tensor]) -> Tensor:
+        ctx.weight_as = weight_as
+        return F.linear(x, weight_as(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad @ ctx.layer.matrix.float(grad.dtype), None
+        return grad @ ctx.weight_as(grad.dtype), None
+
+
+def frozen_product(x: Tensor, weight_as: Callable[[torch.dtype], Tensor]) -> Tensor:
+    """x·Wᵀ for a W that does not learn, made in a dtype by `weight_as`.
+
+    The backward pass makes it again, so that it is not kept beside what it is made of.
+    """
+    product: Tensor = _FrozenProduct.apply(x, weight_as)  # type: ignore[no-untyped-call]
+    return product
 
 
 class Int8Linear(QuantizedLinear):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -65,6 +66,7 @@ def test_a_run_on_two_workers_is_stopped_resumed_killed_and_resumed_by_one(tmp_p
     assert second.returncode == 128 + signal.SIGKILL
     assert "Traceback" not in said
     assert "qkv: Worker 1 was killed by SIGKILL" in said
+    assert re.search(rf"resume with:\n  .* train {out}/recipe.toml --out {out} --resume\n", said)
     assert not children_left(worker)
 
     steps = wait_for_checkpoint(out, after=reached - 1) + 3

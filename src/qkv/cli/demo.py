@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.train import program, python, resumable
+from qkv.cli.train import program, python, resumable, resuming
 
 if TYPE_CHECKING:
     from qkv.config import Recipe
@@ -46,7 +46,7 @@ def demo(
 
         changes = [part for change in set_ or () for part in ("--set", change)]
         command = [sys.executable, "-m", "qkv", "demo", "--out", str(out), *changes]
-        if code := launch(n_workers, command):
+        if code := launch(n_workers, command, resuming(out)):
             raise typer.Exit(code)
     else:
         _train(recipe, out)

@@ -59,7 +59,8 @@ def train(
         again = ["--resume"] if resume else []
         changes = [part for change in set_ or () for part in ("--set", change)]
         worker = [sys.executable, "-m", "qkv", "train", str(recipe), "--out", str(folder)]
-        raise typer.Exit(launch(gpus or workers or 1, [*worker, *changes, *again], restarts))
+        command = [*worker, *changes, *again]
+        raise typer.Exit(launch(gpus or workers or 1, command, resuming(folder), restarts))
     if restarts:
         raise UserError("--restarts is about workers; give --gpus or --workers, or leave it out.")
     with resumable(folder):
@@ -129,12 +130,17 @@ def resumable(folder: Path, again: bool = False) -> Iterator[None]:
     try:
         yield
     except TrainingInterrupt as stop:
-        recipe, out = (shlex.quote(str(path)) for path in (folder / "recipe.toml", folder))
         print(f"· stopped after step {stop.step}; resume with:", file=sys.stderr)
-        given = [part for part in sys.argv[1:] if part != "--resume"]
-        command = shlex.join(given) if again else f"train {recipe} --out {out}"
-        print(f"  {program()} {command} --resume", file=sys.stderr)
+        given = shlex.join(part for part in sys.argv[1:] if part != "--resume")
+        command = f"{program()} {given} --resume" if again else resuming(folder)
+        print(f"  {command}", file=sys.stderr)
         raise typer.Exit(128 + stop.signal_number) from None
+
+
+def resuming(folder: Path) -> str:
+    """Return the command that resumes the run of a folder."""
+    recipe, out = (shlex.quote(str(path)) for path in (folder / "recipe.toml", folder))
+    return f"{program()} train {recipe} --out {out} --resume"
 
 
 def program() -> str:

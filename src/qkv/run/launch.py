@@ -23,12 +23,13 @@ SETTLE = 1.0  # seconds after a failure, for the others that fail by the same ca
 GRACE = 10.0  # seconds for the others to end before they are killed
 
 
-def launch(n_workers: int, command: Sequence[str], restarts: int = 0) -> int:
+def launch(n_workers: int, command: Sequence[str], resume: str, restarts: int = 0) -> int:
     """Run a command in several processes that train together; return the exit code.
 
     The first Ctrl-C or SIGTERM is passed on, and the workers end with a checkpoint; a second one
     kills them. When one worker fails, all others are stopped; where it was killed or crashed, all
-    are started again up to `restarts` times, and resume.
+    are started again up to `restarts` times, and resume. `resume` is the command that users are
+    then told to resume with.
     """
     for attempt in range(restarts + 1):
         failed, stopped = _run_workers(n_workers, command, attempt)
@@ -41,7 +42,7 @@ def launch(n_workers: int, command: Sequence[str], restarts: int = 0) -> int:
             f"{attempt + 1} of {restarts}).",
             file=sys.stderr,
         )
-    return _exit_code(failed)
+    return _exit_code(failed, resume)
 
 
 def _run_workers(
@@ -134,13 +135,13 @@ def _stop(workers: Sequence[subprocess.Popen[bytes]]) -> None:
             worker.wait()
 
 
-def _exit_code(failed: dict[int, int]) -> int:
+def _exit_code(failed: dict[int, int], resume: str) -> int:
     """Choose the exit code of all; say which worker was killed, for it cannot say so itself."""
     for code in failed.values():
         if code < 0:
             print(
                 f"qkv: {_accident(failed)}, perhaps for want of memory, and the others were "
-                f"stopped; resume with --resume.",
+                f"stopped; resume with:\n  {resume}",
                 file=sys.stderr,
             )
             return 128 - code

@@ -228,7 +228,10 @@ def server(folder: Path, session: Session) -> Iterator[tuple[int, str]]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
             assert process.stdout is not None
-            yield process.pid, process.stdout.readline().split()[-1]
+            first = process.stdout.readline()
+            if not first:
+                raise UserError(f"The server did not start: {(folder / 'log').read_text()[-1000:]}")
+            yield process.pid, first.split()[-1]
         finally:
             process.terminate()
             process.wait(60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -40,6 +41,11 @@ class Running:
     def client(self, **settings: object) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=60, trust_env=False, **settings)
 
+    def connect(self) -> socket.socket:
+        """A connection that says what it likes."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)))
+
     def metric(self, name: str, **labels: str) -> float:
         """A number of /metrics; 0 where it is not there yet."""
         with self.client() as client:
@@ -64,7 +70,7 @@ def running(given: list[str], **settings: object) -> Iterator[Running]:
     told = ServeSettings(port=0, device="cpu", **settings)
     models = Models(given, told)
     bound = listen(told)
-    server = make_server(models, told)
+    server = make_server(models)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
     thread.start()
     try:
@@ -128,7 +134,7 @@ def page_client(models: list[str], **settings: object) -> Iterator[Any]:
     testclient = pytest.importorskip("fastapi.testclient", reason="needs fastapi and httpx2")
     from qkv.serve.app import create_app
 
-    app = create_app(Models(models, ServeSettings(**settings)), ServeSettings())
+    app = create_app(Models(models, ServeSettings(**settings)))
     with testclient.TestClient(app, base_url="http://localhost") as client:
         yield client
 

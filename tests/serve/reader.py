@@ -41,7 +41,6 @@ def serve_page(home: Path) -> Iterator[str]:
     import qkv
     from qkv.serve.app import create_app
     from qkv.serve.models import Models
-    from qkv.serve.settings import ServeSettings
 
     run = home / "page" / "demo"
     run.mkdir(parents=True)
@@ -54,7 +53,7 @@ def serve_page(home: Path) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QKV_HOME", str(home))
         images = folder_of(KINDS["image"](), home / "images")
-        app = create_app(Models(["zh-en", "mini-bert", str(images)]), ServeSettings())
+        app = create_app(Models(["zh-en", "mini-bert", str(images)]))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

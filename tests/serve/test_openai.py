@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,15 +214,6 @@ def test_embeddings_are_those_of_embed(client: Any, folders: dict[str, Path]) ->
     with pytest.raises(openai.UnprocessableEntityError, match=r"these vectors have \d+ numbers"):
         client.embeddings.create(model="embedder", input=texts, dimensions=3)
     assert plain.usage.prompt_tokens == sum(len(encoder.tokenizer.encode(text)) for text in texts)
-
-
-def test_base64_is_little_endian_floats(server: Running) -> None:
-    with server.client() as client:
-        asked = {"model": "embedder", "input": "the cat"}
-        floats = client.post("/v1/embeddings", json=asked).json()["data"][0]["embedding"]
-        text = client.post("/v1/embeddings", json={**asked, "encoding_format": "base64"})
-    content = base64.b64decode(text.json()["data"][0]["embedding"])
-    assert list(struct.unpack(f"<{len(floats)}f", content)) == pytest.approx(floats)
 
 
 @pytest.mark.parametrize(

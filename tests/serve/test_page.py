@@ -243,10 +243,6 @@ def test_a_mistake_is_one_sentence(client: Any, fields: dict[str, Any], part: st
     assert part in message and "\n" not in message
 
 
-def test_an_unknown_model_is_not_found(client: Any) -> None:
-    assert client.get("/v1/models/nobody/structure").status_code == 404
-
-
 CELLS = [
     ("source.input", None),
     ("encoder.1.self_attention.norm", None),

@@ -16,15 +16,7 @@ from qkv.demo.lexicon import (
     Adverbial,
 )
 from qkv.demo.phrases import NAMED, SPEAKERS, UNSAID, Phrase, bare, counted
-from qkv.demo.verbs import (
-    ACTIVITIES,
-    DEEDS,
-    GIVE,
-    HELPING,
-    PASTIMES,
-    SEE,
-    Deed,
-)
+from qkv.demo.verbs import ACTIVITIES, DEEDS, GIVE, HELPING, PASTIMES, SEE, Deed
 
 _GIFTS = tuple(
     noun for deed in DEEDS if deed.chinese in ("买", "吃", "喝") for noun in deed.measured

@@ -8,14 +8,7 @@ from qkv.demo.clause import Clause, SentencePair
 from qkv.demo.english import Tense, join
 from qkv.demo.lexicon import HABITS, OCCASIONS, TRANSPORTS, Adverbial, Place
 from qkv.demo.phrases import Phrase, infinitive
-from qkv.demo.verbs import (
-    ACTIVITIES,
-    DEEDS,
-    GO,
-    GO_BACK,
-    PASTIMES,
-    Deed,
-)
+from qkv.demo.verbs import ACTIVITIES, DEEDS, GO, GO_BACK, PASTIMES, Deed
 
 
 def _worth_a_walk(deed: Deed, place: Place) -> bool:

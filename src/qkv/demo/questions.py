@@ -6,14 +6,7 @@ from qkv.demo import draws
 from qkv.demo.clause import Clause, SentencePair
 from qkv.demo.descriptions import this
 from qkv.demo.english import Tense
-from qkv.demo.lexicon import (
-    HABITS,
-    NOW,
-    OCCASIONS,
-    POINTERS,
-    YESTERDAY,
-    Adverbial,
-)
+from qkv.demo.lexicon import HABITS, NOW, OCCASIONS, POINTERS, YESTERDAY, Adverbial
 from qkv.demo.phrases import (
     ANYBODY,
     UNSAID,

@@ -6,12 +6,7 @@ from qkv.demo import draws
 from qkv.demo.clause import Clause, SentencePair
 from qkv.demo.english import Tense
 from qkv.demo.phrases import UNSAID, WE, gerund, infinitive
-from qkv.demo.verbs import (
-    LIKE,
-    LOVE,
-    TRAVEL,
-    WANT,
-)
+from qkv.demo.verbs import LIKE, LOVE, TRAVEL, WANT
 
 
 def liking(rng: Random) -> SentencePair:

@@ -135,6 +135,12 @@ class Models:
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Worker]:
+        """Hold a loaded model for one answer, which is given up when it takes too long."""
+        async with self.hold(name) as worker, asyncio.timeout(self.settings.max_seconds):
+            yield worker
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[Worker]:
         """Hold a loaded model, which stays loaded meanwhile."""
         worker = await self._worker(self.offer(name))
         worker.n_users += 1

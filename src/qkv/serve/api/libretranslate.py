@@ -63,7 +63,7 @@ def _documented(kind: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": dict.fromkeys(forms, content)}}
 
 
-def router(models: Models, settings: ServeSettings) -> APIRouter:
+def router(models: Models) -> APIRouter:
     """Routes for LibreTranslate's clients."""
     routes = APIRouter(tags=["translate"])
 
@@ -71,7 +71,7 @@ def router(models: Models, settings: ServeSettings) -> APIRouter:
     async def translate(request: Request) -> dict[str, Any]:
         """Translate a text, or several."""
         body = await _body(request, TranslateRequest)
-        return await answer(request, _translate(models, settings, body, request))
+        return await answer(request, _translate(models, body, request))
 
     @routes.get("/languages")
     async def languages() -> list[dict[str, Any]]:
@@ -100,17 +100,15 @@ def router(models: Models, settings: ServeSettings) -> APIRouter:
     return routes
 
 
-async def _translate(
-    models: Models, settings: ServeSettings, body: TranslateRequest, request: Request
-) -> dict[str, Any]:
+async def _translate(models: Models, body: TranslateRequest, request: Request) -> dict[str, Any]:
     texts = [body.q] if isinstance(body.q, str) else body.q
     guessed = guess_language("\n".join(texts)) if body.source == "auto" else None
     source = guessed[0] if guessed else body.source
     offer = _choose(models, body, "" if guessed else source)
     lines = [text.replace("\r\n", "\n").split("\n") for text in texts]
-    async with models.use(offer.name) as worker, asyncio.timeout(settings.max_seconds):
+    async with models.use(offer.name) as worker:
         ready, n_read = await _translations(
-            worker, settings, offer, body, list(chain(*lines)), source
+            worker, models.settings, offer, body, list(chain(*lines)), source
         )
     each = iter(ready)
     found = [[next(each) for _ in of_text] for of_text in lines]

@@ -1,5 +1,6 @@
 """Sentence patterns about actions: habits, past, future and progressive."""
 
+from dataclasses import replace
 from random import Random
 
 from qkv.demo import draws
@@ -53,13 +54,8 @@ def habit_negative(rng: Random) -> SentencePair:
     """我早上不喝咖啡: don't and doesn't."""
     person = draws.subject(rng)
     doing = draws.habit(rng, person, place=20)
-    return Clause(
-        person.subject,
-        doing.deed,
-        complement=doing.complement,
-        negative=True,
-        time=rng.choice(OCCASIONS) if draws.chance(rng, 65) else UNSAID,
-        place=doing.place,
+    return doing.by(
+        person, negative=True, time=rng.choice(OCCASIONS) if draws.chance(rng, 65) else UNSAID
     ).sentence()
 
 
@@ -68,14 +64,11 @@ def habit_question(rng: Random) -> SentencePair:
     person = draws.subject(rng, asked=True)
     doing = draws.habit(rng, person, place=20)
     often = draws.chance(rng, 30)
-    return Clause(
-        person.subject,
-        doing.deed,
-        complement=doing.complement,
+    return doing.by(
+        person,
         question=True,
         time=UNSAID if often else rng.choice(HABITS + OCCASIONS),
         frequency=OFTEN if often else UNSAID,
-        place=doing.place,
     ).sentence()
 
 
@@ -106,14 +99,8 @@ def past_scene(rng: Random) -> SentencePair:
     doing = draws.doing(rng, person, motion=False, place=100)
     if not doing.place.chinese:  # swimming and borrowing have no place
         return past_scene(rng)
-    return Clause(
-        person.subject,
-        doing.deed,
-        Tense.PAST,
-        doing.complement,
-        time=draws.past(rng, doing.deed),
-        time_first=draws.chance(rng, 20),
-        place=doing.place,
+    return doing.by(
+        person, Tense.PAST, time=draws.past(rng, doing.deed), time_first=draws.chance(rng, 20)
     ).sentence()
 
 
@@ -126,14 +113,11 @@ def past_activity(rng: Random) -> SentencePair:
         deed = rng.choice(_DONE)
         place = draws.scene(rng, deed, 40) if deed.people else UNSAID
         doing = draws.Doing(deed, draws.complement(rng, deed, person), place)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         Tense.PAST,
-        doing.complement,
         time=draws.past(rng, doing.deed),
         time_first=draws.chance(rng, 20),
-        place=doing.place,
         done=_done(doing.deed),
     ).sentence()
 
@@ -142,15 +126,13 @@ def past_negative(rng: Random) -> SentencePair:
     """他昨天没看书: 没 and no 了."""
     person = draws.subject(rng)
     doing = draws.doing(rng, person, place=20)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         Tense.PAST,
-        draws.perhaps_particular(rng, doing, person),
+        complement=draws.perhaps_particular(rng, doing, person),
         negative=True,
         time=draws.past(rng, doing.deed),
         time_first=draws.chance(rng, 15),
-        place=doing.place,
     ).sentence()
 
 
@@ -159,11 +141,10 @@ def past_question(rng: Random) -> SentencePair:
     person = draws.subject(rng, asked=True)
     doing = draws.doing(rng, person, place=0)
     uncounted = doing.deed in _UNCOUNTED or doing.deed.people
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         Tense.PAST,
-        draws.perhaps_particular(rng, doing, person),
+        complement=draws.perhaps_particular(rng, doing, person),
         question=True,
         time=draws.past(rng, doing.deed) if uncounted or draws.chance(rng, 75) else UNSAID,
         done="end" if uncounted else "verb",
@@ -174,17 +155,14 @@ def future(rng: Random) -> SentencePair:
     """我明天会去学校, 她下周要买两本书: will."""
     person = draws.subject(rng)
     doing = draws.doing(rng, person)
-    complement = doing.complement
     if doing.deed.measured and draws.chance(rng, 50):
-        complement = draws.some(rng, doing.deed.measured, doing.deed.most)
-    return Clause(
-        person.subject,
-        doing.deed,
+        thing = draws.some(rng, doing.deed.measured, doing.deed.most)
+        doing = replace(doing, complement=thing)
+    return doing.by(
+        person,
         Tense.FUTURE,
-        complement,
         time=draws.future(rng, doing.deed),
         time_first=draws.chance(rng, 20),
-        place=doing.place,
         marker=rng.choice(("会", "要")),
     ).sentence()
 
@@ -194,15 +172,12 @@ def future_polar(rng: Random) -> SentencePair:
     question = draws.chance(rng, 50)
     person = draws.subject(rng, asked=question)
     doing = draws.doing(rng, person, place=20)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         Tense.FUTURE,
-        doing.complement,
         negative=not question,
         question=question,
         time=draws.future(rng, doing.deed),
-        place=doing.place,
     ).sentence()
 
 
@@ -210,16 +185,12 @@ def progressive(rng: Random) -> SentencePair:
     """他正在公园跑步, 我妈妈在看一本书: be with -ing."""
     person = draws.subject(rng)
     doing = draws.doing(rng, person, repeating=True, motion=False)
-    complement = doing.complement
     if (doing.deed.single or doing.deed.chinese in ("吃", "喝")) and draws.chance(rng, 35):
-        complement = counted("一", rng.choice(doing.deed.measured))
-    return Clause(
-        person.subject,
-        doing.deed,
+        doing = replace(doing, complement=counted("一", rng.choice(doing.deed.measured)))
+    return doing.by(
+        person,
         Tense.PROGRESSIVE,
-        complement,
         time=NOW if draws.chance(rng, 25) else UNSAID,
-        place=doing.place,
         # 在公园跑步 alone might also be a habit.
         marker="正在" if doing.place.chinese else rng.choice(("正在", "在")),
     ).sentence()
@@ -230,11 +201,10 @@ def progressive_polar(rng: Random) -> SentencePair:
     question = draws.chance(rng, 50)
     person = draws.subject(rng, asked=question)
     doing = draws.doing(rng, person, repeating=True, motion=False, place=0)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         Tense.PROGRESSIVE,
-        draws.perhaps_particular(rng, doing, person),
+        complement=draws.perhaps_particular(rng, doing, person),
         negative=not question,
         question=question,
         time=NOW if draws.chance(rng, 30) else UNSAID,
@@ -267,18 +237,15 @@ def giving(rng: Random) -> SentencePair:
 def _habit(rng: Random, time: Adverbial, frequency: Adverbial) -> SentencePair:
     person = draws.subject(rng)
     doing = draws.habit(rng, person)
-    complement = doing.complement
     if doing.deed.measured and draws.chance(rng, 25):
-        complement = draws.some(rng, doing.deed.measured, most=min(3, doing.deed.most))
-    return Clause(
-        person.subject,
-        doing.deed,
-        complement=complement,
+        thing = draws.some(rng, doing.deed.measured, most=min(3, doing.deed.most))
+        doing = replace(doing, complement=thing)
+    return doing.by(
+        person,
         time=time,
         # 每天早上 may open a sentence; a bare 每天 there sounds like a slogan.
         time_first=time != HABITS[0] and draws.chance(rng, 20),
         frequency=frequency,
-        place=doing.place,
     ).sentence()
 
 

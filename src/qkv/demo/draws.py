@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
+from qkv.demo.clause import Clause
+from qkv.demo.english import Tense
 from qkv.demo.lexicon import (
     AMOUNTS,
     FUTURE_TIMES,
@@ -67,6 +70,11 @@ class Doing:
     deed: Deed
     complement: Phrase = NOTHING
     place: Adverbial = UNSAID
+
+    def by(self, person: Person, tense: Tense = Tense.PRESENT, **parts: Any) -> Clause:
+        """The clause in which a person does it, with these other parts."""
+        own: dict[str, Any] = {"complement": self.complement, "place": self.place}
+        return Clause(person.subject, self.deed, tense, **own | parts)
 
 
 def chance(rng: Random, percent: int) -> bool:

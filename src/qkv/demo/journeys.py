@@ -35,11 +35,9 @@ def travel(rng: Random) -> SentencePair:
     if doing.deed is GO and draws.chance(rng, 20):
         doing, done = draws.Doing(GO_BACK, Phrase("家", "home", ("家",))), "end"
     journey = _journey(rng, doing.deed)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         journey.tense,
-        doing.complement,
         question=question,
         time=journey.time,
         time_first=not question and draws.chance(rng, 15),

@@ -48,13 +48,11 @@ def modal(rng: Random) -> SentencePair:
     # "Can we" and "should we" are the only questions that this grammar lets us ask of ourselves.
     person = WE if question and draws.chance(rng, 20) else draws.subject(rng)
     doing = draws.doing(rng, person, place=40)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         tense,
-        draws.perhaps_particular(rng, doing, person),
+        complement=draws.perhaps_particular(rng, doing, person),
         negative=negative,
         question=question,
         time=draws.future(rng, doing.deed) if draws.chance(rng, 20) else UNSAID,
-        place=doing.place,
     ).sentence()

@@ -133,18 +133,8 @@ class Observer:
             count = facts.get(f"{kind}_tokens")
             if count:
                 self.metrics.tokens.labels(facts.get("model", ""), kind).inc(count)
-        LOG.info(
-            "request",
-            extra={
-                "facts": {
-                    "method": scope["method"],
-                    "path": path,
-                    "status": status,
-                    "seconds": round(seconds, 4),
-                    **facts,
-                }
-            },
-        )
+        outcome = {"method": scope["method"], "path": path, "status": status}
+        LOG.info("request", extra={"facts": {**outcome, "seconds": round(seconds, 4), **facts}})
 
 
 class JsonFormatter(logging.Formatter):

@@ -233,29 +233,28 @@ def _differences(body: Sampling, limit: int | None) -> dict[str, Any]:
 
 def spelt_texts(tokenizer: Tokenizer, given: str | Sequence[Any], name: str) -> list[str]:
     """Prompts, the field `name` of a request, as texts; tokens are spelt."""
-    if isinstance(given, str):
-        return [given]
-    if not given:
+    if not isinstance(given, str) and not given:
         raise UserError(f"{name} is an empty list; give a text, or a list of them.")
-    if all(isinstance(part, str) for part in given):
-        return list(given)
-    rows: Any = [given] if isinstance(given[0], int) else given
-    n_tokens = len(tokenizer)
-    return [tokenizer.decode(check_tokens(row, n_tokens)) for row in rows]
+    rows, n_tokens = _listed(given), len(tokenizer)
+    return [
+        row if isinstance(row, str) else tokenizer.decode(check_tokens(row, n_tokens))
+        for row in rows
+    ]
+
+
+def _listed(given: str | Sequence[Any]) -> list[Any]:
+    """A list of texts or of lists of tokens, where one alone may be given."""
+    return [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
 
 
 def _prompts(task: LanguageModel, body: CompletionRequest) -> tuple[list[list[int]], list[str]]:
     """The tokens of prompts, and their texts."""
     texts = spelt_texts(task.tokenizer, body.prompt, "prompt")
     context = task.model.config.max_length
-    if isinstance(body.prompt, str) or isinstance(body.prompt[0], str):
-        if body.max_tokens == 0:
-            prompts = [task.encode(text) for text in texts]
-        else:
-            prompts = task.encode_prompts(texts)
-    else:
-        rows: Any = [body.prompt] if isinstance(body.prompt[0], int) else body.prompt
-        prompts = [list(row) for row in rows]
+    prompts = _listed(body.prompt)
+    if isinstance(prompts[0], str):
+        only_read = body.max_tokens == 0
+        prompts = list(map(task.encode, texts)) if only_read else task.encode_prompts(texts)
     for tokens in prompts:
         if len(tokens) > context - (body.max_tokens != 0):
             raise UserError(

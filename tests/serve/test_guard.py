@@ -157,19 +157,15 @@ def test_models_are_those_given_and_no_paths(allowed: httpx.Client, folders: Any
 
 
 def test_other_names_of_this_machine_are_refused(strict: Running, server: Running) -> None:
-    for host, status in (
-        ("evil.example", 403),
-        ("localhost.evil.example", 403),
-        ("", 403),
-        ("localhost:8000", 200),
-        ("127.0.0.1", 200),
-        ("[::1]:80", 200),
-        ("QKV.example:80", 200),
-    ):
-        with strict.client() as client:
-            assert client.get("/health", headers={"Host": host}).status_code == status, host
-    with server.client() as client:
-        assert client.get("/health", headers={"Host": "qkv.example"}).status_code == 403
+    def status(of: Running, host: str) -> int:
+        with of.client() as client:
+            return client.get("/health", headers={"Host": host}).status_code
+
+    for host in ("evil.example", "localhost.evil.example", ""):
+        assert status(strict, host) == 403, host
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:80", "QKV.example:80"):
+        assert status(strict, host) == 200, host
+    assert status(server, "qkv.example") == 403
 
 
 def test_pages_of_other_origins_are_refused_unless_allowed(strict: Running) -> None:

@@ -53,6 +53,11 @@ class Person:
     gender: str = ""
     elder: bool = False
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the speaker is meant, or somebody of the speaker's."""
+        return self.subject.chinese.startswith("我")
+
 
 def bare(noun: Noun, quality: Quality | None = None, *, single: bool = False) -> Phrase:
     """红色的苹果: apples in general, or one apple, which Chinese does not mark."""

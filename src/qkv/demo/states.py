@@ -30,42 +30,32 @@ _SPOTS = tuple((spot, pick(NOUNS, names)) for spot, names in SPOTS.items())
 
 def feeling_for_people(rng: Random) -> SentencePair:
     """我爱你, 他不认识小明, 你想念你妈妈吗."""
-    negative, question = draws.polarity(rng)
-    person = draws.subject(rng, asked=question)
+    person, polarity = draws.polar_subject(rng)
     return Clause(
         person.subject,
         rng.choice((LOVE, LIKE, KNOW, MISS, BELIEVE)),
         complement=draws.somebody_else(rng, person).object,
-        negative=negative,
-        question=question,
+        **polarity,
     ).sentence()
 
 
 def feeling_for_things(rng: Random) -> SentencePair:
     """她喜欢猫: a kind of thing, which English puts in the plural."""
-    negative, question = draws.polarity(rng)
-    person = draws.subject(rng, asked=question)
+    person, polarity = draws.polar_subject(rng)
     return Clause(
-        person.subject,
-        rng.choice((LOVE, LIKE)),
-        complement=draws.generic(rng, LIKED),
-        negative=negative,
-        question=question,
+        person.subject, rng.choice((LOVE, LIKE)), complement=draws.generic(rng, LIKED), **polarity
     ).sentence()
 
 
 def attitude(rng: Random) -> SentencePair:
     """我喜欢这本书, 他需要一把雨伞: particular things, or a number of them."""
-    negative, question = draws.polarity(rng)
-    person = draws.subject(rng, asked=question)
+    person, polarity = draws.polar_subject(rng)
     verb = rng.choice((LIKE, NEED))
-    if verb is NEED and not negative and draws.chance(rng, 60):
+    if verb is NEED and not polarity["negative"] and draws.chance(rng, 60):
         thing = draws.some(rng, BELONGINGS, 3)
     else:
         thing = draws.particular(rng, BELONGINGS, person)
-    return Clause(
-        person.subject, verb, complement=thing, negative=negative, question=question
-    ).sentence()
+    return Clause(person.subject, verb, complement=thing, **polarity).sentence()
 
 
 def having(rng: Random) -> SentencePair:

@@ -146,13 +146,17 @@ def plan_translations(
     if not settings.get("sample", task.decode.sample):
         settings = {name: settings[name] for name in settings if name not in ("sample", "beams")}
         settings["beams"] = max(task.decode.beams, body.n)
-    settings["n_best"] = body.n
     if body.stops:
         raise UserError("A translator knows no stop strings; leave stop out.")
+    return plan_n_best(task, texts, body.n, **settings)
+
+
+def plan_n_best(task: Translator, texts: Sequence[str], n: int, **settings: Any) -> Plan:
+    """Plan the `n` best translations of texts; blank ones need no request."""
     plan = Plan([])
-    for text, request in zip(texts, task.requests(texts, **settings), strict=True):
+    for text, request in zip(texts, task.requests(texts, n_best=n, **settings), strict=True):
         source, requests = (request.source, draws(request)) if request else ((), [])
-        plan.asked.append(Asked(source, text, requests, body.n, read=_translations))
+        plan.asked.append(Asked(source, text, requests, n, read=_translations))
     return plan
 
 
@@ -316,7 +320,7 @@ class Answer:
         self.worker, self.plan = worker, plan
         self.n_generated = 0
         self.choices = [Choice(index) for index in range(plan.n_rows)]
-        self._of_prompts = list(_grouped(self.choices, [each.n_choices for each in plan.asked]))
+        self.of_prompts = list(_grouped(self.choices, [each.n_choices for each in plan.asked]))
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Yield what the choices grow by, until all have ended."""
@@ -367,7 +371,7 @@ class Answer:
                 ]
                 for prompt, row in zip(prompts, ranked, strict=True)
             ]
-        for asked, choices, tokens in zip(self.plan.asked, self._of_prompts, scored, strict=True):
+        for asked, choices, tokens in zip(self.plan.asked, self.of_prompts, scored, strict=True):
             for choice in choices:
                 choice.text, choice.tokens = asked.shown, list(tokens)
                 yield Piece(choice, asked.shown, tokens)
@@ -376,23 +380,25 @@ class Answer:
         task, scored = self.worker.task, self.plan.n_top is not None
         return {
             handle: _Growing(task, asked, choice, scored)
-            for asked, choices, own in zip(self.plan.asked, self._of_prompts, handles, strict=True)
+            for asked, choices, own in zip(self.plan.asked, self.of_prompts, handles, strict=True)
             if asked.read is None
             for choice, handle in zip(choices, own, strict=True)
         }
 
     async def _read_at_the_end(self, handles: Sequence[Sequence[Handle]]) -> AsyncIterator[Piece]:
         """Read searches, whose texts are known when all is done."""
-        for asked, choices, own in zip(self.plan.asked, self._of_prompts, handles, strict=True):
-            if asked.read is None:
-                continue
-            texts = await self.worker.run(asked.read, own)
+        asked_for = zip(self.plan.asked, self.of_prompts, handles, strict=True)
+        searches = [(asked.read, choices, own) for asked, choices, own in asked_for if asked.read]
+        if not searches:
+            return
+        found = await self.worker.run(lambda task: [read(task, own) for read, _, own in searches])
+        for (_, choices, own), texts in zip(searches, found, strict=True):
             ended = any(best.finished for handle in own for best in handle.hypotheses)
             self.n_generated += sum(  # draws were counted token by token
                 len(best.tokens) + best.finished
                 for handle in own
                 if handle.request.beams > 1
-                for best in handle.hypotheses[: asked.n_choices]
+                for best in handle.hypotheses[: len(choices)]
             )
             for choice, text in zip(choices, chain(texts, repeat("")), strict=False):
                 choice.text += text

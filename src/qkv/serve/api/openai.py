@@ -133,14 +133,14 @@ class _Writing:
         """Server-sent events of a text as it grows."""
         try:
             async with stack, asyncio.timeout(self.seconds):
-                for chunk in shape.start(written):
-                    yield _event(chunk)
+                for part in shape.start(written):
+                    yield _event(shape.chunk(part))
                 async with aclosing(written.pieces()) as pieces:
                     async for piece in pieces:
                         if piece.text or piece.tokens or piece.choice.finish:
-                            yield _event(shape.chunk(piece))
+                            yield _event(shape.chunk(shape.part(piece)))
                 if self.body.includes_usage:
-                    yield _event(shape.usage_chunk(written))
+                    yield _event({**shape.chunk(), "usage": usage(written)})
         except Exception as error:
             known = as_api_error(error)
             yield _event(error_content(known.status, known.message, known.code))
@@ -216,45 +216,32 @@ class _Shape(ABC):
 
     def __init__(self, name: str, body: Any, worker: Worker) -> None:
         self.body = body
-        self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time())}
-        self._name = name
-        self._texts = (
-            TokenTexts(worker.task.tokenizer) if body.logprobs not in (None, False) else None
-        )
+        id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self._head = {"id": id, "created": int(time.time()), "model": name}
+        scored = body.logprobs not in (None, False)
+        self._texts = TokenTexts(worker.task.tokenizer) if scored else None
         self._offsets: dict[int, int] = {}
 
     def whole(self, written: Answer) -> dict[str, Any]:
         """All texts at once."""
-        return {
-            **self._head,
-            "object": self.kind,
-            "model": self._name,
-            "choices": [self.choice(choice) for choice in written.choices],
-            "usage": usage(written),
-        }
+        choices = [self.choice(choice) for choice in written.choices]
+        return {**self._head, "object": self.kind, "choices": choices, "usage": usage(written)}
 
     @abstractmethod
     def choice(self, choice: Choice) -> dict[str, Any]:
         """A whole text."""
 
     def start(self, written: Answer) -> list[dict[str, Any]]:
-        """What a stream begins with."""
+        """What each choice begins with in a stream."""
         return []
-
-    def chunk(self, piece: Piece) -> dict[str, Any]:
-        """A part of a stream."""
-        return self._chunk([self.part(piece)])
 
     @abstractmethod
     def part(self, piece: Piece) -> dict[str, Any]:
         """What a choice has grown by."""
 
-    def usage_chunk(self, written: Answer) -> dict[str, Any]:
-        """The last part of a stream, on demand: the number of tokens."""
-        return {**self._chunk([]), "usage": usage(written)}
-
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        content = {**self._head, "object": self.chunk_kind, "model": self._name, "choices": choices}
+    def chunk(self, *parts: dict[str, Any]) -> dict[str, Any]:
+        """A message of a stream, about some choices or none."""
+        content = {**self._head, "object": self.chunk_kind, "choices": list(parts)}
         return {**content, "usage": None} if self.body.includes_usage else content
 
 
@@ -332,12 +319,8 @@ class _ChatShape(_Shape):
     def start(self, written: Answer) -> list[dict[str, Any]]:
         """Say who speaks."""
         delta = {"role": "assistant", "content": ""}
-        return [
-            self._chunk(
-                [{"index": x.index, "delta": delta, "logprobs": None, "finish_reason": None}]
-            )
-            for x in written.choices
-        ]
+        begun = {"delta": delta, "logprobs": None, "finish_reason": None}
+        return [{"index": choice.index, **begun} for choice in written.choices]
 
     def part(self, piece: Piece) -> dict[str, Any]:
         """What an answer has grown by."""

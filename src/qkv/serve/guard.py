@@ -47,8 +47,7 @@ class Guard:
         except ApiError as error:
             # The rest of a body that was not read to its end must not be waited for.
             hangs_up = {"Connection": "close"} if error.status in (408, 413) else None
-            answer = error_response(error.status, error.message, error.code, hangs_up)
-            await answer(scope, receive, send)
+            await error_response(error, hangs_up)(scope, receive, send)
             return
         await self.app(scope, _replay(body, receive), send)
 

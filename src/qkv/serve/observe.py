@@ -118,8 +118,7 @@ class Observer:
         except Exception as error:
             LOG.error("failed", extra={"facts": {"id": facts["id"]}}, exc_info=error)
             if not status:
-                answer = error_response(500, "The server made a mistake; its log has the details.")
-                await answer(scope, receive, sending)
+                await error_response(error)(scope, receive, sending)
         finally:
             self._write(scope, status, time.perf_counter() - start)
 

@@ -10,7 +10,6 @@ import logging
 import signal
 import threading
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 from fastapi import FastAPI
@@ -34,14 +33,11 @@ def serve_replicas(
     def build() -> FastAPI:  # in each replica
         return create_app(Models(given, settings), with_page=False)
 
-    def end(number: int, frame: FrameType | None) -> None:
-        ended.set()
-
     with cluster(address, n_replicas, "qkv serve --replicas") as ray:
         from ray import serve
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, end)  # Ray's own handler has been set by now
+            signal.signal(number, lambda *_: ended.set())  # Ray's own handler has been set by now
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         serve.start(http_options={"host": settings.host, "port": port})
         deployment: Any = serve.deployment(serve.ingress(build)())

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.serve.api.openai_shapes import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling
-from qkv.serve.errors import as_api_error, error_content
+from qkv.serve.errors import error_content
 from qkv.serve.hang_up import EventStream, answer
 from qkv.serve.models import Models
 from qkv.serve.observe import note
@@ -142,8 +142,7 @@ class _Writing:
                 if self.body.includes_usage:
                     yield _event({**shape.chunk(), "usage": usage(written)})
         except Exception as error:
-            known = as_api_error(error)
-            yield _event(error_content(known.status, known.message, known.code))
+            yield _event(error_content(error))
         finally:
             self._count(written)
         yield "data: [DONE]\n\n"

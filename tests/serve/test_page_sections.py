@@ -235,7 +235,8 @@ def test_labs_are_listed_in_both_languages(client, home):
     assert len(english) == len(chinese) > 20
     assert {lab["name"] for lab in english} == {lab["name"] for lab in chinese}
     assert all(one["title"] != two["title"] for one, two in zip(english, chinese, strict=True))
-    assert client.get("/v1/labs/order/figure").status_code == 404
+    missing = client.get("/v1/labs/order/figure")
+    assert missing.status_code == 404 and "'order' has no figure yet" in missing.text
     assert client.get("/v1/labs/..%2Fx/figure").status_code in (404, 422)
     folder = home / "page" / "labs"
     folder.mkdir(parents=True)

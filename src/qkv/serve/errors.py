@@ -16,9 +16,9 @@ from qkv.serve.models import BusyError, UnavailableError, UnknownModelError
 
 TAG = re.compile(r"^(str|int|float|bool)$|[\[(-]")  # how pydantic names one kind of several
 IN_PYTHON = re.compile(r", or [\w ]+ with truncate=True")  # a way out that no request has
-PATHS = {
-    404: "There is nothing at this path; /docs lists what there is.",
-    405: "This path cannot be asked in this way; /docs lists how it can.",
+PATHS = {  # by what Starlette says of them; our own routes say more
+    "Not Found": "There is nothing at this path; /docs lists what there is.",
+    "Method Not Allowed": "This path cannot be asked in this way; /docs lists how it can.",
 }
 RETRY_SECONDS = 1  # after which somebody who was turned away may try again
 TYPES = {
@@ -76,7 +76,7 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, HTTPException):
         if error.status_code == 400:  # FastAPI's for a body that JSON's reader gives up on
             return ApiError(422, "The body cannot be read as JSON; send an object.")
-        return ApiError(error.status_code, PATHS.get(error.status_code, str(error.detail)))
+        return ApiError(error.status_code, PATHS.get(error.detail, error.detail))
     return ApiError(500, "The server made a mistake; its log has the details.")
 
 

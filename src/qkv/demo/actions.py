@@ -5,23 +5,11 @@ from random import Random
 
 from qkv.demo import draws
 from qkv.demo.clause import Clause, SentencePair
-from qkv.demo.english import Tense, join
-from qkv.demo.lexicon import (
-    FREQUENCIES,
-    HABITS,
-    NOW,
-    OCCASIONS,
-    OFTEN,
-    TOMORROW,
-    YESTERDAY,
-    Adverbial,
-)
-from qkv.demo.phrases import NAMED, SPEAKERS, UNSAID, Phrase, bare, counted
-from qkv.demo.verbs import ACTIVITIES, DEEDS, GIVE, HELPING, PASTIMES, SEE, Deed
+from qkv.demo.english import Tense
+from qkv.demo.lexicon import FREQUENCIES, HABITS, NOW, OCCASIONS, OFTEN, Adverbial
+from qkv.demo.phrases import NAMED, SPEAKERS, UNSAID, bare, counted
+from qkv.demo.verbs import ACTIVITIES, DEEDS, HELPING, PASTIMES, SEE, Deed
 
-_GIFTS = tuple(
-    noun for deed in DEEDS if deed.chinese in ("买", "吃", "喝") for noun in deed.measured
-)
 _UNCOUNTED = ACTIVITIES + PASTIMES
 # 工作了 and 旅行了 need a place or a duration.
 _DONE = (*(deed for deed in _UNCOUNTED if deed.chinese not in "工作旅行"), SEE, *HELPING)
@@ -208,29 +196,6 @@ def progressive_polar(rng: Random) -> SentencePair:
         negative=not question,
         question=question,
         time=NOW if draws.chance(rng, 30) else UNSAID,
-    ).sentence()
-
-
-def giving(rng: Random) -> SentencePair:
-    """他给了我一本书: two objects."""
-    person = draws.subject(rng)
-    other = draws.somebody_else(rng, person)
-    thing = draws.some(rng, _GIFTS, 3)
-    recipient = other.object
-    later = draws.chance(rng, 35)
-    near = rng.choice(TOMORROW if later else YESTERDAY)
-    return Clause(
-        person.subject,
-        GIVE,
-        Tense.FUTURE if later else Tense.PAST,
-        Phrase(
-            recipient.chinese + thing.chinese,
-            join(recipient.english, thing.english),
-            recipient.heads + thing.heads,
-            thing.combinations,
-        ),
-        time=near if later or draws.chance(rng, 50) else UNSAID,
-        done="" if later else "verb",
     ).sentence()
 
 

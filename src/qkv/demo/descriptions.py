@@ -34,6 +34,7 @@ from qkv.demo.phrases import (
     Phrase,
     counted,
     owned,
+    this,
 )
 from qkv.demo.verbs import BELONGINGS, IS, IS_AT, IS_LIKE
 
@@ -98,12 +99,6 @@ def this_is(rng: Random) -> SentencePair:
         noun = rng.choice(BELONGINGS)
         thing = owned(draws.owner(rng, SPEAKERS[0]), noun)
     return Clause(this(pointer, thing), IS, complement=thing, **polarity).sentence()
-
-
-def this(pointer: str, thing: Phrase) -> Phrase:
-    """这 before 是: this, or these where the thing is a plural in English."""
-    word = POINTERS[pointer][thing.agreement is Agreement.PLURAL]
-    return Phrase(pointer, word, (pointer,), agreement=thing.agreement)
 
 
 def person_quality(rng: Random) -> SentencePair:

@@ -134,6 +134,12 @@ def pointed(pointer: str, noun: Noun, *, many: bool = False) -> Phrase:
     )
 
 
+def this(pointer: str, thing: Phrase) -> Phrase:
+    """这 before 是: this, or these where the thing is a plural in English."""
+    word = POINTERS[pointer][thing.agreement is Agreement.PLURAL]
+    return Phrase(pointer, word, (pointer,), agreement=thing.agreement)
+
+
 def owned(owner: Phrase, noun: Noun) -> Phrase:
     """我的书, 我妈妈的书: one owned thing, unless English has no singular of it."""
     return Phrase(

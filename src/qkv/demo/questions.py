@@ -4,7 +4,6 @@ from random import Random
 
 from qkv.demo import draws
 from qkv.demo.clause import Clause, SentencePair
-from qkv.demo.descriptions import this
 from qkv.demo.english import Tense
 from qkv.demo.lexicon import HABITS, NOW, OCCASIONS, POINTERS, YESTERDAY, Adverbial
 from qkv.demo.phrases import (
@@ -19,6 +18,7 @@ from qkv.demo.phrases import (
     gerund,
     how_many,
     infinitive,
+    this,
     whose,
 )
 from qkv.demo.verbs import (

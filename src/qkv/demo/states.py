@@ -1,15 +1,28 @@
-"""Sentence patterns about states: feelings, possession and existence."""
+"""Sentence patterns about giving and about states: feelings, possession and existence."""
 
 from dataclasses import replace
 from random import Random
 
 from qkv.demo import draws
 from qkv.demo.clause import Clause, SentencePair
-from qkv.demo.lexicon import AMOUNTS, NOUNS, SIBLINGS, SPOTS, Adverbial, Noun, pick
-from qkv.demo.phrases import Phrase, amount, any_of, bare, both, counted
+from qkv.demo.english import Tense, join
+from qkv.demo.lexicon import (
+    AMOUNTS,
+    NOUNS,
+    SIBLINGS,
+    SPOTS,
+    TOMORROW,
+    YESTERDAY,
+    Adverbial,
+    Noun,
+    pick,
+)
+from qkv.demo.phrases import UNSAID, Phrase, amount, any_of, bare, both, counted
 from qkv.demo.verbs import (
     BELIEVE,
     BELONGINGS,
+    DEEDS,
+    GIVE,
     HAVE,
     KNOW,
     LIKE,
@@ -26,6 +39,32 @@ _MONEY_AND_TIME = pick(NOUNS, "钱 时间")
 _PLENTY = pick(NOUNS, "钱 时间 朋友 书 衣服 照片")
 _FAMILY = (*SIBLINGS, NOUNS["孩子"])
 _SPOTS = tuple((spot, pick(NOUNS, names)) for spot, names in SPOTS.items())
+_GIFTS = tuple(
+    noun for deed in DEEDS if deed.chinese in ("买", "吃", "喝") for noun in deed.measured
+)
+
+
+def giving(rng: Random) -> SentencePair:
+    """他给了我一本书: two objects."""
+    person = draws.subject(rng)
+    other = draws.somebody_else(rng, person)
+    thing = draws.some(rng, _GIFTS, 3)
+    recipient = other.object
+    later = draws.chance(rng, 35)
+    near = rng.choice(TOMORROW if later else YESTERDAY)
+    return Clause(
+        person.subject,
+        GIVE,
+        Tense.FUTURE if later else Tense.PAST,
+        Phrase(
+            recipient.chinese + thing.chinese,
+            join(recipient.english, thing.english),
+            recipient.heads + thing.heads,
+            thing.combinations,
+        ),
+        time=near if later or draws.chance(rng, 50) else UNSAID,
+        done="" if later else "verb",
+    ).sentence()
 
 
 def feeling_for_people(rng: Random) -> SentencePair:

@@ -259,11 +259,9 @@ class _CompletionShape(_Shape):
     prefix = "cmpl"
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """A whole text."""
         return self.part(Piece(choice, choice.text, choice.tokens))
 
     def part(self, piece: Piece) -> dict[str, Any]:
-        """What a choice has grown by."""
         return {
             "index": piece.choice.index,
             "text": piece.text,
@@ -307,7 +305,6 @@ class _ChatShape(_Shape):
     kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """A whole answer."""
         return {
             "index": choice.index,
             "message": {"role": "assistant", "content": choice.text, "refusal": None},
@@ -322,7 +319,6 @@ class _ChatShape(_Shape):
         return [{"index": choice.index, **begun} for choice in written.choices]
 
     def part(self, piece: Piece) -> dict[str, Any]:
-        """What an answer has grown by."""
         return {
             "index": piece.choice.index,
             "delta": {"content": piece.text} if piece.text else {},

@@ -73,12 +73,14 @@ the last line, `not closed either
 """
 
 
-def shown(*pieces: str, columns: int = 40) -> str:
+def shown(*pieces: str, columns: int = 40, whole: bool = True) -> str:
+    """What is written of pieces, or so far where they are not the `whole`."""
     written: list[str] = []
     text = MarkdownStream(written.append, lambda: columns)
     for piece in pieces:
         text.feed(piece)
-    text.finish()
+    if whole:
+        text.finish()
     return "".join(written)
 
 
@@ -135,21 +137,14 @@ def test_styles(text: str, styles: dict[str, str]) -> None:
 
 
 def test_what_is_decided_is_shown_at_once() -> None:
-    written: list[str] = []
-    text = MarkdownStream(written.append, lambda: 40)
-    text.feed("some words, then **bo")
-    assert "".join(written) == "some words, then"
-    text.feed("ld** and ")
-    assert plain("".join(written)) == "some words, then bold and"
-    text.feed("\n```\nco")
-    assert plain("".join(written)).endswith("\n```\nco")
+    pieces = ["some words, then **bo", "ld** and ", "\n```\nco"]
+    for number, end in enumerate(("some words, then", "some words, then bold and", "\n```\nco"), 1):
+        assert plain(shown(*pieces[:number], whole=False)).endswith(end)
 
 
 def test_a_mark_that_is_not_closed_is_not_waited_for_forever() -> None:
-    written: list[str] = []
-    text = MarkdownStream(written.append, lambda: 40)
-    text.feed("**" + "word " * 100)
-    assert plain("".join(written)).startswith("**word word")
+    text = shown("**" + "word " * 100, whole=False)
+    assert plain(text).startswith("**word word")
 
 
 def test_a_model_cannot_control_the_terminal() -> None:

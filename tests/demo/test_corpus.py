@@ -88,7 +88,7 @@ def corpus() -> DemoCorpus:
 
 
 @pytest.fixture(scope="module")
-def split() -> Split:
+def split() -> Split[SentencePair]:
     return split_sentences(Random(0))
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from qkv.tasks import Encoder, LanguageModel, Prompting, Translator
 from qkv.text import TEMPLATES, train_tokenizer
 from tests.proofs.models import KINDS, folder_of
 from tests.run.language_tiny import speaker, vocabulary
-from tests.serve.reader import Reader, launch, serve_page
+from tests.serve.reader import BROWSER, Reader
 from tests.tasks.understand_tiny import SENTENCE, encoder
 
 SPEAKER = {"letters": "abcdefgh ijklmnop", "max_length": 200, "eos": -2.0}
@@ -39,6 +41,11 @@ class Running:
 
     def client(self, **settings: object) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=60, trust_env=False, **settings)
+
+    def connect(self) -> socket.socket:
+        """A connection that says what it likes."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)))
 
     def metric(self, name: str, **labels: str) -> float:
         """A number of /metrics; 0 where it is not there yet."""
@@ -64,7 +71,7 @@ def running(given: list[str], **settings: object) -> Iterator[Running]:
     told = ServeSettings(port=0, device="cpu", **settings)
     models = Models(given, told)
     bound = listen(told)
-    server = make_server(models, told)
+    server = make_server(models)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
     thread.start()
     try:
@@ -128,7 +135,7 @@ def page_client(models: list[str], **settings: object) -> Iterator[Any]:
     testclient = pytest.importorskip("fastapi.testclient", reason="needs fastapi and httpx2")
     from qkv.serve.app import create_app
 
-    app = create_app(Models(models, ServeSettings(**settings)), ServeSettings())
+    app = create_app(Models(models, ServeSettings(**settings)))
     with testclient.TestClient(app, base_url="http://localhost") as client:
         yield client
 
@@ -155,21 +162,42 @@ def client(server: Running) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="package")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The page's address."""
-    yield from serve_page(tmp_path_factory.mktemp("home"))
+    """The page's address; it shows packaged models, one of images, and a run."""
+    home = tmp_path_factory.mktemp("home")
+    save_run(home / "page" / "demo")
+    images = folder_of(KINDS["image"](), home / "images")
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("QKV_HOME", str(home))
+            server = stack.enter_context(running(["zh-en", "mini-bert", str(images)]))
+        yield server.url
+
+
+def save_run(folder: Path) -> None:
+    """A run of the packaged translator, with a log."""
+    folder.mkdir(parents=True)
+    for file in (Path(qkv.__file__).parent / "packaged" / "zh-en").iterdir():
+        (folder / file.name).symlink_to(file)
+    records = [{"step": step, "loss": 9 - 0.1 * step, "lr": 1e-3} for step in range(1, 41)]
+    records[19] |= {"valid_loss": 6.5}
+    records[39] |= {"valid_loss": 5.25, "chrF": 31.5}
+    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", "utf-8")
 
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """One browser for all tests."""
-    yield from launch()
+    """One headless browser for all tests."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture
 def reader(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Reader]:
     """Somebody at the page, who notices every error."""
-    given = getattr(request, "param", ("en-US", "desktop", "light"))
-    reader = Reader(browser, address, *given)
+    reader = Reader(browser, address, getattr(request, "param", None))
     yield reader
     reader.context.close()
     assert reader.troubles == []

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import shutil
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.proofs.models import KINDS, folder_of
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
@@ -26,52 +21,13 @@ SCREENSHOTS = os.environ.get("QKV_SCREENSHOTS")  # a folder that the tests leave
 SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
 
 
-def launch() -> Iterator[Any]:
-    """A headless browser."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-def serve_page(home: Path) -> Iterator[str]:
-    """Serve packaged models and one of images on a free port; `home` has a run of the first."""
-    uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn (pip install qkv[serve])")
-    import qkv
-    from qkv.serve.app import create_app
-    from qkv.serve.models import Models
-    from qkv.serve.settings import ServeSettings
-
-    run = home / "page" / "demo"
-    run.mkdir(parents=True)
-    for file in (Path(qkv.__file__).parent / "packaged" / "zh-en").iterdir():
-        (run / file.name).symlink_to(file)
-    records = [{"step": step, "loss": 9 - 0.1 * step, "lr": 1e-3} for step in range(1, 41)]
-    records[19] |= {"valid_loss": 6.5}
-    records[39] |= {"valid_loss": 5.25, "chrF": 31.5}
-    (run / "log.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", "utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QKV_HOME", str(home))
-        images = folder_of(KINDS["image"](), home / "images")
-        app = create_app(Models(["zh-en", "mini-bert", str(images)]), ServeSettings())
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        thread.join(0.05)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(20)
-
-
 class Reader:
     """Somebody at a page, who notices errors and requests to other machines."""
 
-    def __init__(self, browser: Any, address: str, language: str, size: str, theme: str) -> None:
+    def __init__(self, browser: Any, address: str, given: tuple[str, str, str] | None) -> None:
+        language, size, theme = given or ("en-US", "desktop", "light")
         width, height = SIZES[size]
-        self.address = address
+        self.address, self.kind = address, "".join(f"-{word}" for word in given or ())
         self.context = browser.new_context(
             viewport={"width": width, "height": height},
             locale=language,
@@ -114,7 +70,7 @@ class Reader:
         self.page.wait_for_load_state("networkidle")
 
     def keep(self, name: str) -> None:
-        """Save a screenshot, where a folder for them is named."""
+        """Save a screenshot, where a folder for them is named; its name says whose it is."""
         if SCREENSHOTS:
             from PIL import Image
 
@@ -123,4 +79,4 @@ class Reader:
             picture = Image.open(io.BytesIO(self.page.screenshot()))
             method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE  # keeps rare colours
             small = picture.convert("RGB").quantize(256, method, dither=dither)
-            small.save(Path(SCREENSHOTS) / f"{name}.png", optimize=True)
+            small.save(Path(SCREENSHOTS) / f"{name}{self.kind}.png", optimize=True)

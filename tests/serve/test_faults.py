@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from qkv.serve.models import Models
 from tests.forking import Python
 from tests.serve.conftest import SPEAKER, Running, folder_of, running, speaker, vocabulary
 
@@ -105,9 +106,8 @@ def test_a_slow_reader_gets_all_and_keeps_nobody_waiting(long_winded: Running) -
 
 
 def test_what_is_not_http_or_not_json_does_no_harm(long_winded: Running) -> None:
-    host, port = long_winded.url.removeprefix("http://").split(":")
     for nonsense in (b"\x16\x03\x01\x00", b"GET / HTTP/9.9\r\n\r\n", b"\0" * 100, b""):
-        with socket.create_connection((host, int(port))) as raw:
+        with long_winded.connect() as raw:
             raw.sendall(nonsense)
     with long_winded.client() as client:
         for content in (b"", b"null", b"[]", b"{", b"\xff\xfe", b"[" * 100_000, b'"\\ud800"'):
@@ -166,7 +166,7 @@ def test_killed_started_again_and_told_to_end(folders: dict[str, Path]) -> None:
             target=lambda: answers.append(client.post("/v1/completions", json=body))
         )
         asking.start()
-        _until_open(url)
+        Running(url, Models([])).until("qkv_requests_open", 1, model="speaker")
         server.send_signal(signal.SIGTERM)
         asking.join()
         assert answers[0].status_code == 200
@@ -175,15 +175,6 @@ def test_killed_started_again_and_told_to_end(folders: dict[str, Path]) -> None:
         assert server.returncode == 0
         assert all(json.loads(line)["time"] for line in log.splitlines())
         assert "the cat" not in log
-
-
-def _until_open(url: str) -> None:
-    """Wait until a request is being answered."""
-    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
-        end = time.monotonic() + 60
-        while 'qkv_requests_open{model="speaker"} 1.0' not in client.get("/metrics").text:
-            assert time.monotonic() < end
-            time.sleep(0.005)
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:

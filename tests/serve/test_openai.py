@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,16 @@ def talker(folders: dict[str, Path]) -> LanguageModel:
     return qkv.load(folders["talker"], device="cpu")
 
 
+def complete(client: Any, **asked: Any) -> Any:
+    """Ask for a completion, by default of the speaker's "the cat"."""
+    return client.completions.create(**{"model": "speaker", "prompt": "the cat", **asked})
+
+
+def said(chunks: Any) -> str:
+    """The text of a stream of completions."""
+    return "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
+
+
 def test_models(client: Any, server: Running) -> None:
     assert [model.id for model in client.models.list()] == server.models.names()
     assert client.models.retrieve("zh-en").task == "translate"
@@ -46,7 +54,7 @@ def test_a_completion_is_what_generate_gives(
     client: Any, speaker: LanguageModel, settings: dict[str, Any]
 ) -> None:
     prompts = ["the cat", "a", ""]
-    found = client.completions.create(model="speaker", prompt=prompts, max_tokens=9, **settings)
+    found = complete(client, prompt=prompts, max_tokens=9, **settings)
     drawn = {"sample": True, **settings} if settings.get("temperature") else {}
     expected = speaker.n_best(prompts, max_length=9, **drawn)
     assert [choice.text for choice in found.choices] == [best.text for best, *_ in expected]
@@ -59,24 +67,21 @@ def test_a_completion_is_what_generate_gives(
 
 
 def test_a_stream_is_the_same_text(client: Any, speaker: LanguageModel) -> None:
-    asked = {"model": "speaker", "prompt": "the cat", "max_tokens": 12}
-    chunks = list(
-        client.completions.create(stream=True, stream_options={"include_usage": True}, **asked)
-    )
-    text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
-    assert text == speaker.generate("the cat", max_length=12)
+    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    chunks = list(complete(client, max_tokens=12, **streaming))
+    assert said(chunks) == speaker.generate("the cat", max_length=12)
     assert len(chunks) > 3
     assert chunks[-1].choices == []
-    assert chunks[-1].usage == client.completions.create(**asked).usage
+    assert chunks[-1].usage == complete(client, max_tokens=12).usage
 
 
 def test_several_draws_are_those_of_python(client: Any, speaker: LanguageModel) -> None:
-    asked = {"model": "speaker", "prompt": "a", "max_tokens": 8, "n": 3, "temperature": 1.0}
-    found = client.completions.create(**asked, seed=3)
+    asked = {"prompt": "a", "max_tokens": 8, "n": 3, "temperature": 1.0, "seed": 3}
+    found = complete(client, **asked)
     expected = speaker.n_best("a", max_length=8, sample=True, n_best=3, seed=3)[0]
     assert sorted(x.text for x in found.choices) == sorted(best.text for best in expected)
     streamed = [""] * 3
-    for chunk in client.completions.create(**asked, seed=3, stream=True):
+    for chunk in complete(client, **asked, stream=True):
         for choice in chunk.choices:
             streamed[choice.index] += choice.text
     assert streamed == [choice.text for choice in found.choices]
@@ -85,18 +90,14 @@ def test_several_draws_are_those_of_python(client: Any, speaker: LanguageModel) 
 def test_text_ends_before_a_stop_string(client: Any, speaker: LanguageModel) -> None:
     whole = speaker.generate("the cat", max_length=20)
     stop = whole[4:6]
-    found = client.completions.create(
-        model="speaker", prompt="the cat", max_tokens=20, stop=[stop, "zzz"]
-    )
-    assert found.choices[0].text == speaker.generate("the cat", max_length=20, stop=stop)
-    assert found.choices[0].text == whole.partition(stop)[0]
-    assert found.choices[0].finish_reason == "stop"
+    found = complete(client, max_tokens=20, stop=[stop, "zzz"]).choices[0]
+    assert found.text == speaker.generate("the cat", max_length=20, stop=stop)
+    assert found.text == whole.partition(stop)[0]
+    assert found.finish_reason == "stop"
 
 
 def test_log_probabilities_are_those_of_score(client: Any, speaker: LanguageModel) -> None:
-    found = client.completions.create(
-        model="speaker", prompt="the cat", max_tokens=5, temperature=0, logprobs=2
-    ).choices[0]
+    found = complete(client, max_tokens=5, temperature=0, logprobs=2).choices[0]
     prompt = speaker.encode("the cat")
     best = speaker.n_best("the cat", max_length=5)[0][0]
     (scored,) = speaker.likelihoods([[*prompt, *best.tokens]])
@@ -113,14 +114,8 @@ def test_log_probabilities_are_those_of_score(client: Any, speaker: LanguageMode
 def test_an_echo_scores_its_prompt(client: Any, speaker: LanguageModel, max_tokens: int) -> None:
     text = "the cat sees the dog."
     for prompt in (text, speaker.encode(text), [speaker.encode(text)]):
-        found = client.completions.create(
-            model="speaker",
-            prompt=prompt,
-            echo=True,
-            logprobs=1,
-            max_tokens=max_tokens,
-            temperature=0,
-        ).choices[0]
+        asked = {"prompt": prompt, "echo": True, "logprobs": 1, "temperature": 0}
+        found = complete(client, **asked, max_tokens=max_tokens).choices[0]
         scored = speaker.score(text)
         values = found.logprobs.token_logprobs
         assert values[0] is None
@@ -174,15 +169,14 @@ def test_a_translator_translates(client: Any, translator: Translator) -> None:
         model="zh-en", messages=[{"role": "user", "content": "我爱学习"}]
     )
     assert found.choices[0].message.content == translator.translate("我爱学习")
-    several = client.completions.create(model="zh-en", prompt=["我爱你", " "], n=2)
+    several = complete(client, model="zh-en", prompt=["我爱你", " "], n=2)
     expected = [best.text for best in translator.n_best("我爱你", n_best=2)[0]]
     assert [choice.text for choice in several.choices] == [*expected, "", ""]
     encode = translator.tokenizers.target.encode
     assert several.usage.completion_tokens == sum(len(encode(text)) + 1 for text in expected)
-    drawn = client.completions.create(model="zh-en", prompt="我爱你", temperature=0.5)
+    drawn = complete(client, model="zh-en", prompt="我爱你", temperature=0.5)
     assert drawn.usage.completion_tokens == len(encode(drawn.choices[0].text)) + 1
-    chunks = client.completions.create(model="zh-en", prompt="我爱你", stream=True)
-    assert "".join(chunk.choices[0].text for chunk in chunks) == expected[0]
+    assert said(complete(client, model="zh-en", prompt="我爱你", stream=True)) == expected[0]
 
 
 def test_a_beam_search_is_that_of_python(client: Any, folders: dict[str, Path]) -> None:
@@ -218,15 +212,6 @@ def test_embeddings_are_those_of_embed(client: Any, folders: dict[str, Path]) ->
     assert plain.usage.prompt_tokens == sum(len(encoder.tokenizer.encode(text)) for text in texts)
 
 
-def test_base64_is_little_endian_floats(server: Running) -> None:
-    with server.client() as client:
-        asked = {"model": "embedder", "input": "the cat"}
-        floats = client.post("/v1/embeddings", json=asked).json()["data"][0]["embedding"]
-        text = client.post("/v1/embeddings", json={**asked, "encoding_format": "base64"})
-    content = base64.b64decode(text.json()["data"][0]["embedding"])
-    assert list(struct.unpack(f"<{len(floats)}f", content)) == pytest.approx(floats)
-
-
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -242,13 +227,13 @@ def test_base64_is_little_endian_floats(server: Running) -> None:
     ],
 )
 def test_mistakes_get_a_sentence(client: Any, settings: dict[str, Any], sentence: str) -> None:
-    asked = {"model": "speaker", "prompt": "a", "max_tokens": 3, **settings}
+    asked = {"prompt": "a", "max_tokens": 3, **settings}
     with pytest.raises(openai.APIStatusError) as error:
-        client.completions.create(**asked)
+        complete(client, **asked)
     assert sentence in error.value.message
     assert error.value.status_code == (404 if settings.get("model") == "gpt-4" else 422)
     with pytest.raises(openai.APIStatusError):  # before a stream begins, too
-        client.completions.create(**asked, stream=True)
+        complete(client, **asked, stream=True)
 
 
 def test_null_is_what_is_left_out(server: Running) -> None:

@@ -39,6 +39,11 @@ def ask(client: Any, what: str, **fields: Any) -> Any:
     return client.post(f"/v1/models/zh-en/{what}", json={**PASS, **fields})
 
 
+def quantities(client: Any, **fields: Any) -> dict[str, numpy.ndarray[Any, Any]]:
+    """Quantities of the pass, by default in full precision."""
+    return blocks(ask(client, "trace", **{"precision": "float32", **fields}).content)[1]
+
+
 def blocks(content: bytes) -> tuple[dict[str, Any], dict[str, numpy.ndarray[Any, Any]]]:
     (length,) = struct.unpack("<I", content[:4])
     header = json.loads(content[4 : 4 + length])
@@ -131,7 +136,7 @@ def test_quantities_asked_for_with_an_answer_are_those_of_the_trace(
 ) -> None:
     key = f"{CROSS}.weights"
     assert ask(client, "answer", keys=[key, "encoder.*.residual"]).json()["text"] == "I love you."
-    _, found = blocks(ask(client, "trace", keys=[key], precision="float32").content)
+    found = quantities(client, keys=[key])
     assert found[key] == pytest.approx(trace[key][0].numpy(), abs=1e-5)
     refused = ask(client, "answer", keys=["decoder.9.output"])
     assert refused.status_code == 422 and "decoder.9.output" in refused.text
@@ -155,16 +160,15 @@ def test_quantities_are_those_of_the_trace(client: Any, trace: Trace) -> None:
     assert header["tokens"]["source"] == trace.tokens("source")
     for key in keys:
         torch.testing.assert_close(torch.tensor(arrays[key]), trace[key][0].float())
-    _, halves = blocks(ask(client, "trace", keys=keys).content)
+    halves = quantities(client, keys=keys, precision="float16")
     assert numpy.allclose(halves[keys[0]], arrays[keys[0]], atol=1e-3)
-    _, one = blocks(ask(client, "trace", keys=keys[:1], head=2, precision="float32").content)
+    one = quantities(client, keys=keys[:1], head=2)
     assert numpy.array_equal(one[keys[0]][0], arrays[keys[0]][2])
 
 
 def test_lanes_have_one_row_per_token(client: Any, trace: Trace) -> None:
     query, weights = "encoder.0.self_attention.query", f"{CROSS}.weights"
-    asked = {"keys": [query, weights, "source.input"], "lanes": True, "precision": "float32"}
-    _, arrays = blocks(ask(client, "trace", **asked, cells=64).content)
+    arrays = quantities(client, keys=[query, weights, "source.input"], lanes=True, cells=64)
     whole = trace[query][0].transpose(0, 1).flatten(1)  # (S, H·K)
     torch.testing.assert_close(
         torch.tensor(arrays[query]), whole.reshape(len(whole), 64, -1).mean(dim=-1)
@@ -199,22 +203,17 @@ def test_changes_are_those_of_the_trace(
         assert word["candidates"][0]["probability"] == pytest.approx(
             step.candidates[0].probability, rel=1e-4
         )
-    asked = {"keys": ["decoder.output"], "difference": True, "precision": "float32"}
-    _, arrays = blocks(ask(client, "trace", changes=[change], **asked).content)
-    difference = (expected["decoder.output"] - trace["decoder.output"])[0]
-    torch.testing.assert_close(
-        torch.tensor(arrays["decoder.output"]), difference, atol=1e-4, rtol=1e-4
-    )
+    key = "decoder.output"
+    moved = quantities(client, changes=[change], keys=[key], difference=True)[key]
+    difference = (expected[key] - trace[key])[0]
+    torch.testing.assert_close(torch.tensor(moved), difference, atol=1e-4, rtol=1e-4)
 
 
 def test_a_dragged_weight_leaves_the_rest_to_the_others(client: Any, trace: Trace) -> None:
     change = f"set:{CROSS}.weights:head=2:row=1:column=0:to=0.75"
-    _, arrays = blocks(
-        ask(
-            client, "trace", keys=[f"{CROSS}.weights"], changes=[change], precision="float32"
-        ).content
-    )
-    row, before = torch.tensor(arrays[f"{CROSS}.weights"][2, 1]), trace[f"{CROSS}.weights"][0, 2, 1]
+    key = f"{CROSS}.weights"
+    found = quantities(client, keys=[key], changes=[change])[key]
+    row, before = torch.tensor(found[2, 1]), trace[key][0, 2, 1]
     assert float(row[0]) == 0.75
     torch.testing.assert_close(row[1:] / row[1:].sum(), before[1:] / before[1:].sum())
     assert float(row.sum()) == pytest.approx(1.0)
@@ -241,10 +240,6 @@ def test_a_mistake_is_one_sentence(client: Any, fields: dict[str, Any], part: st
     assert response.status_code == 422
     message = response.json()["error"]["message"]
     assert part in message and "\n" not in message
-
-
-def test_an_unknown_model_is_not_found(client: Any) -> None:
-    assert client.get("/v1/models/nobody/structure").status_code == 404
 
 
 CELLS = [
@@ -299,8 +294,7 @@ def test_a_weight_that_was_set_is_worked_out(client: Any) -> None:
 
 
 def test_a_number_alone_is_a_quantity_too(client: Any) -> None:
-    _, arrays = blocks(ask(client, "trace", keys=[f"{CROSS}.scale"]).content)
-    assert arrays[f"{CROSS}.scale"].item() == 8
+    assert quantities(client, keys=[f"{CROSS}.scale"])[f"{CROSS}.scale"].item() == 8
 
 
 def test_heads_are_described(client: Any, trace: Trace) -> None:

@@ -29,9 +29,7 @@ TABS = {"en-US": "River", "zh-CN": "数据流"}
 
 
 @pytest.mark.parametrize("reader", EVERYONE, indirect=True, ids="-".join)
-def test_the_page_opens_with_an_example_that_runs(
-    reader: Reader, trace: Trace, request: pytest.FixtureRequest
-) -> None:
+def test_the_page_opens_with_an_example_that_runs(reader: Reader, trace: Trace) -> None:
     page = reader.open()
     language = page.evaluate("navigator.language")
     assert page.input_value("#text") == "我爱你"
@@ -42,7 +40,7 @@ def test_the_page_opens_with_an_example_that_runs(
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert wide <= 0
     reader.until("document.querySelector('.ribbons path')")
-    reader.keep(f"river-{request.node.callspec.id}")
+    reader.keep("river")
     if page.viewport_size["width"] > 1000:
         assert page.locator(".arcs .ribbon").count() >= 5  # cross-attention, to each word
     page.hover(".word >> nth=1")  # lights the source words that it looks at
@@ -160,9 +158,7 @@ def test_a_layer_opens_into_its_graph_and_escape_leads_out(reader: Reader) -> No
 
 
 @pytest.mark.parametrize("reader", EVERYONE, indirect=True, ids="-".join)
-def test_a_cell_shows_the_numbers_of_the_trace(
-    reader: Reader, trace: Trace, request: pytest.FixtureRequest
-) -> None:
+def test_a_cell_shows_the_numbers_of_the_trace(reader: Reader, trace: Trace) -> None:
     where = f"?open=decoder.2&at={CROSS}.weights&head=2&row=1&column=1"
     page = reader.open(where)
     page.wait_for_selector("#inspector .worked li")
@@ -177,7 +173,7 @@ def test_a_cell_shows_the_numbers_of_the_trace(
     cells = page.locator(".as-table tbody tr >> nth=1").locator("td").all_inner_texts()
     row = trace[f"{CROSS}.weights"][0, 2, 1].tolist()
     assert [float(cell.replace("−", "-")) for cell in cells] == pytest.approx(row, abs=2e-3)
-    reader.keep(f"cell-{request.node.callspec.id}")
+    reader.keep("cell")
 
 
 def test_the_river_is_walked_with_the_keyboard(reader: Reader) -> None:
@@ -225,9 +221,7 @@ def test_heads_are_shown_as_maps_and_as_lines(reader: Reader, trace: Trace) -> N
 
 
 @pytest.mark.parametrize("reader", EVERYONE, indirect=True, ids="-".join)
-def test_a_change_shows_what_moved_and_reset_takes_it_back(
-    reader: Reader, trace: Trace, request: pytest.FixtureRequest
-) -> None:
+def test_a_change_shows_what_moved_and_reset_takes_it_back(reader: Reader, trace: Trace) -> None:
     cross = "decoder.0.cross_attention"
     page = reader.open("?at=decoder.0&open=decoder.0")
     page.click(f'[data-change="off:{cross}"]')
@@ -239,7 +233,7 @@ def test_a_change_shows_what_moved_and_reset_takes_it_back(
     moved = [new.removeprefix("▁") for new, old in zip(best, before, strict=True) if new != old]
     assert became == moved
     page.wait_for_selector(".node.changed")  # drawn after the words
-    reader.keep(f"change-{request.node.callspec.id}")
+    reader.keep("change")
     page.click("#reset")
     reader.until("!document.querySelector('.word.changed')")
     assert "changes=" not in page.url
@@ -283,9 +277,7 @@ def test_a_weight_is_dragged(reader: Reader, trace: Trace) -> None:
 
 
 @pytest.mark.parametrize("reader", EVERYONE[:2], indirect=True, ids="-".join)
-def test_one_token_is_patched_from_another_sentence(
-    reader: Reader, request: pytest.FixtureRequest
-) -> None:
+def test_one_token_is_patched_from_another_sentence(reader: Reader) -> None:
     page = reader.open("?at=encoder.output&row=1")
     page.wait_for_selector(".patch input")
     page.fill(".patch input", "我讨厌这个人")  # one token of a longer text
@@ -294,7 +286,7 @@ def test_one_token_is_patched_from_another_sentence(
     assert "hate" in reader.text(".words")
     assert "爱" in reader.text("#changes .change")
     page.wait_for_selector(".node.changed")  # drawn after the words
-    reader.keep(f"patch-{request.node.callspec.id}")
+    reader.keep("patch")
 
 
 def test_languages_change_and_a_link_leads_to_the_same_view(reader: Reader) -> None:

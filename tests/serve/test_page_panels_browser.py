@@ -57,12 +57,10 @@ BUTTONS = ".exports:visible [data-export={}]"
 
 @pytest.mark.parametrize("reader", OTHERS, indirect=True, ids="-".join)
 @pytest.mark.parametrize("section", SECTIONS)
-def test_nothing_serious_stands_in_the_way_of_other_readers(
-    reader: Reader, section: str, request: pytest.FixtureRequest
-) -> None:
+def test_nothing_serious_stands_in_the_way_of_other_readers(reader: Reader, section: str) -> None:
     opened(reader, section)
     assert_readable(reader)
-    reader.keep(f"panels-{request.node.callspec.id}")
+    reader.keep(f"panels-{section}")
 
 
 def assert_readable(reader: Reader) -> None:

@@ -142,22 +142,21 @@ def test_teacher_forcing_scores_a_given_output(client, translator):
 
 def test_an_encoder_predicts_each_token_with_that_token_hidden(client):
     text = SENTENCE[:12]
-    answer = client.post("/v1/models/bert/predictions", json={"text": text}).json()
+    answer = ask(client, "predictions", "bert", text=text).json()
     assert answer["family"] == "encoder"
     assert all(value == 1 for row in answer["visible"] for value in row)
     found = [step for step in answer["predictions"] if step]
     assert found and all(0 < one["probability"] <= 1 for step in found for one in step)
-    asked = {"text": text, "side": "left"}
-    left = client.post("/v1/models/bert/predictions", json=asked).json()
-    longer = {"text": SENTENCE[:20], "side": "left"}  # what comes after is not seen
-    longer = client.post("/v1/models/bert/predictions", json=longer).json()
+    left = ask(client, "predictions", "bert", text=text, side="left").json()
+    # What comes after is not seen.
+    longer = ask(client, "predictions", "bert", text=SENTENCE[:20], side="left").json()
     assert torch.equal(torch.tensor(left["visible"]), torch.ones(14, 14).tril())
     assert left["predictions"][1:13] != answer["predictions"][1:13]
     for step, same in zip(left["predictions"][1:13], longer["predictions"][1:13], strict=True):
         assert [one["probability"] for one in step] == pytest.approx(
             [one["probability"] for one in same], abs=1e-5
         )
-    refused = client.post("/v1/models/zh-en/predictions", json={"text": text})
+    refused = ask(client, "predictions", text=text)
     assert refused.status_code == 422 and "BERT" in refused.text
 
 
@@ -236,7 +235,8 @@ def test_labs_are_listed_in_both_languages(client, home):
     assert len(english) == len(chinese) > 20
     assert {lab["name"] for lab in english} == {lab["name"] for lab in chinese}
     assert all(one["title"] != two["title"] for one, two in zip(english, chinese, strict=True))
-    assert client.get("/v1/labs/order/figure").status_code == 404
+    missing = client.get("/v1/labs/order/figure")
+    assert missing.status_code == 404 and "'order' has no figure yet" in missing.text
     assert client.get("/v1/labs/..%2Fx/figure").status_code in (404, 422)
     folder = home / "page" / "labs"
     folder.mkdir(parents=True)

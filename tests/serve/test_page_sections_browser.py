@@ -12,7 +12,7 @@ LANGUAGES = pytest.mark.parametrize("reader", READERS, indirect=True, ids="-".jo
 
 
 @LANGUAGES
-def test_it_writes_token_by_token(reader: Reader, request: pytest.FixtureRequest) -> None:
+def test_it_writes_token_by_token(reader: Reader) -> None:
     page = reader.open("?section=write&text=我爱你")
     page.wait_for_selector(".choices li")
     assert page.locator(".choices li").count() >= 10
@@ -28,13 +28,13 @@ def test_it_writes_token_by_token(reader: Reader, request: pytest.FixtureRequest
     assert page.locator(".tree .node.pruned").count() > 3
     assert page.locator(".reasons li").count() > 0
     page.evaluate("scrollTo(0, 0)")
-    reader.keep(f"write-{request.node.callspec.id}")
+    reader.keep("write")
     page.locator(".write input.wide").fill("I like you.")
     page.wait_for_selector(".forced td >> text=like")
 
 
 @LANGUAGES
-def test_positions_and_words_are_drawn(reader: Reader, request: pytest.FixtureRequest) -> None:
+def test_positions_and_words_are_drawn(reader: Reader) -> None:
     page = reader.open("?section=positions&text=我爱你")
     page.wait_for_selector(".positions canvas")
     page.locator(".positions input[type=range]").first.fill("128")
@@ -42,7 +42,7 @@ def test_positions_and_words_are_drawn(reader: Reader, request: pytest.FixtureRe
     assert "width=128" in page.url
     page.locator(".positions .panel input:not([type=range])").fill("昨天")
     page.wait_for_selector(".words-map text >> text=今天")
-    reader.keep(f"positions-{request.node.callspec.id}")
+    reader.keep("positions")
 
 
 def test_nothing_can_be_stopped_or_saved_where_there_is_nothing(reader: Reader) -> None:
@@ -61,15 +61,13 @@ def test_a_model_without_rotary_positions_shows_what_they_would_do(reader: Reade
 
 
 @LANGUAGES
-def test_the_tour_leads_through_the_page_and_lists_the_labs(
-    reader: Reader, request: pytest.FixtureRequest
-) -> None:
+def test_the_tour_leads_through_the_page_and_lists_the_labs(reader: Reader) -> None:
     page = reader.open("?section=tour&text=我爱你")
     page.wait_for_selector(".stops li")
     assert page.locator(".stops li").count() == 15
     page.wait_for_selector(".lab button")
     assert page.locator(".lab").count() > 20
-    reader.keep(f"tour-{request.node.callspec.id}")
+    reader.keep("tour")
     page.locator(".stops li button").nth(4).click()
     page.wait_for_selector("#path:not([hidden])")
     reader.until("document.body.dataset.section === 'river'")
@@ -79,7 +77,7 @@ def test_the_tour_leads_through_the_page_and_lists_the_labs(
 
 
 @LANGUAGES
-def test_training_can_be_watched(reader: Reader, request: pytest.FixtureRequest) -> None:
+def test_training_can_be_watched(reader: Reader) -> None:
     page = reader.open("?section=training&text=我爱你")
     page.wait_for_selector(".training select")
     assert page.locator(".training .row button").count() == 2
@@ -87,7 +85,7 @@ def test_training_can_be_watched(reader: Reader, request: pytest.FixtureRequest)
 
 
 @LANGUAGES
-def test_one_word_is_compared_by_layer(reader: Reader, request: pytest.FixtureRequest) -> None:
+def test_one_word_is_compared_by_layer(reader: Reader) -> None:
     page = reader.open("?section=compare&word=苹果&sentences=我吃苹果&sentences=苹果很好")
     page.wait_for_selector(".cosines td")
     sights = page.locator(".sight")
@@ -99,4 +97,4 @@ def test_one_word_is_compared_by_layer(reader: Reader, request: pytest.FixtureRe
     assert page.locator(".cosines td").count() == 4
     page.locator(".compare input[type=range]").fill("0")
     reader.until("document.querySelector('.cosines td').innerText === '1.00'")
-    reader.keep(f"compare-{request.node.callspec.id}")
+    reader.keep("compare")

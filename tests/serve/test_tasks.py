@@ -216,9 +216,9 @@ def test_quantities_of_a_pass_are_those_of_the_trace(client: httpx.Client) -> No
     assert refused.status_code == 422 and "nothing" in refused.text
 
 
-def test_a_model_of_images_reads_no_path_of_a_request(tmp_path: Path) -> None:
+def test_a_model_of_images_reads_data_urls_and_no_path(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
-    url = image_url(path)
+    url = image_url(path, 60)  # longer than a text may be
     folder = folder_of(KINDS["image"](), tmp_path / "images")
     with running([str(folder)]) as server, server.client() as client:
         body = {"model": "images", "keys": ["logits"]}
@@ -229,13 +229,6 @@ def test_a_model_of_images_reads_no_path_of_a_request(tmp_path: Path) -> None:
         found = client.post("/trace", json={**body, "text": url}).json()["quantities"]["logits"]
         expected = qkv.load(str(folder), device="cpu").trace(url)["logits"]
         assert torch.allclose(torch.tensor(found["values"]), expected, atol=1e-5)
-
-
-def test_a_model_of_images_labels_data_urls_and_reads_no_path(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    url = image_url(path, 60)  # longer than a text may be
-    folder = folder_of(KINDS["image"](), tmp_path / "images")
-    with running([str(folder)]) as server, server.client() as client:
         found = client.post("/classify", json={"texts": [url, url]}).json()
         expected = qkv.load(str(folder), device="cpu").classify(str(path))
         assert found["model"] == "images"

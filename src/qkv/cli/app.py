@@ -9,34 +9,16 @@ import typer
 
 from qkv.cli.options import with_adapter
 
-COMMANDS = (
-    "demo",
-    "plan",
-    "train",
-    "distill",
-    "backtranslate",
-    "translate",
-    "generate",
-    "chat",
-    "fill",
-    "embed",
-    "classify",
-    "tag",
-    "answer",
-    "bulk",
-    "evaluate",
-    "convert",
-    "verify",
-    "inspect",
-    "lab",
-    "pull",
-    "serve",
-)
+MAKERS = ("demo", "plan", "train", "distill", "backtranslate")
+WRITERS = ("translate", "generate", "chat")
+READERS = ("fill", "embed", "classify", "tag", "answer")
+TOOLS = ("bulk", "evaluate", "convert", "verify", "inspect")
+COMMANDS = (*MAKERS, *WRITERS, *READERS, *TOOLS, "lab", "pull", "serve")
 """Names of the commands: each is the function of this name in the module of this name.
 
 `bulk` is a table of commands itself.
 """
-ADAPTABLE = COMMANDS[COMMANDS.index("translate") : COMMANDS.index("lab")]  # those that load a model
+ADAPTABLE = (*WRITERS, *READERS, *TOOLS)  # those that load a model
 
 
 def command_line(arguments: Sequence[str]) -> typer.Typer:

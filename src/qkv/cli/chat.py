@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.common import LEAVE, STDIN, at_terminal
+from qkv.cli.common import LEAVE, STDIN, at_terminal, tell
 from qkv.cli.generate import check_seed, load_language_model
 from qkv.errors import UserError
 
@@ -56,7 +56,7 @@ def chat(
         settings = {**SAMPLING, **settings}
     check_seed(speaker, model, settings)
 
-    def begin(messages: Sequence[Message] = (), tell: Tell = _tell) -> Conversation:
+    def begin(messages: Sequence[Message] = (), tell: Tell = tell) -> Conversation:
         return speaker.conversation("", messages, template, tell, **settings)
 
     opening: list[Message] = [{"role": "system", "content": system}] if system else []
@@ -81,7 +81,7 @@ def _answer_lines(begin: Callable[[], Conversation], as_json: bool) -> None:
             except UserError as error:
                 if not sys.stdin.isatty():
                     raise
-                _tell(str(error))  # the conversation is as it was before, and need not end
+                tell(str(error))  # the conversation is as it was before, and need not end
             except KeyboardInterrupt:
                 if not sys.stdin.isatty():
                     raise
@@ -97,10 +97,6 @@ def _answer(talk: Conversation, line: str, as_json: bool) -> None:
         sys.stdout.write(piece)
         sys.stdout.flush()
     print(flush=True)  # a program that asks through pipes waits for the end of the line
-
-
-def _tell(sentence: str) -> None:
-    print(f"· {sentence}", file=sys.stderr)
 
 
 def _lines() -> Iterator[str]:

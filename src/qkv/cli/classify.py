@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,16 +50,16 @@ def answering(
     classifier: Classifier | ImageClassifier = load_as(model, device, dtype, either, "classifier")
     kind = "class" if isinstance(classifier, ImageClassifier) else classifier.classes.kind
     _check_kind(model, kind, threshold, show_all)
-    show = _as_json(kind) if as_json else lambda _, found: as_text(found, show_all)
+    as_line = partial(_as_json, kind) if as_json else partial(_as_text, show_all)
     if isinstance(classifier, ImageClassifier):
-        return Answering(classifier, partial(_classify_images, classifier), show)
+        return Answering(classifier, partial(_classify_images, classifier), as_line)
     n_texts = classifier.classes.n_texts
 
     def ask(given: list[Given], done: int, advance: Advance | None) -> list[Classification]:
         texts = [_texts(line, n_texts, number) for number, line in enumerate(given, 1)]
         return classifier.classify(texts, threshold, advance)
 
-    return Answering(classifier, ask, lambda line, found: show(_texts(line, n_texts), found))
+    return Answering(classifier, ask, lambda line, found: as_line(_texts(line, n_texts), found))
 
 
 @options.with_options_of(answering)
@@ -174,18 +174,19 @@ def as_text(found: Classification, show_all: bool = False) -> str:
     return f"{found.label}\t{'|'.join(f'{probable[label]:.3f}' for label in found.labels)}"
 
 
-def _as_json(kind: str) -> Callable[[Any, Classification], str]:
-    def show(given: Texts | str, found: Classification) -> str:
-        content: dict[str, Any] = {"image": given} if isinstance(given, str) else {"texts": given}
-        if not isinstance(given, str) and len(given) == 1:
-            content = {"text": given[0]}
-        if kind == "number":
-            content |= {"value": found.value}
-        elif kind == "classes":
-            content |= {"labels": found.labels, "probabilities": found.probabilities}
-        else:
-            content |= {"label": found.label or None, "probability": found.probability}
-            content |= {"probabilities": found.probabilities}
-        return json.dumps(content, ensure_ascii=False)
+def _as_text(show_all: bool, given: Given, found: Classification) -> str:
+    return as_text(found, show_all)
 
-    return show
+
+def _as_json(kind: str, given: Given, found: Classification) -> str:
+    content: dict[str, Any] = {"image": given} if isinstance(given, str) else {"texts": given}
+    if not isinstance(given, str) and len(given) == 1:
+        content = {"text": given[0]}
+    if kind == "number":
+        content |= {"value": found.value}
+    elif kind == "classes":
+        content |= {"labels": found.labels, "probabilities": found.probabilities}
+    else:
+        content |= {"label": found.label or None, "probability": found.probability}
+        content |= {"probabilities": found.probabilities}
+    return json.dumps(content, ensure_ascii=False)

@@ -47,6 +47,11 @@ def is_styled() -> bool:
     return os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
+def tell(sentence: str) -> None:
+    """Remark something on the error stream."""
+    print(f"· {sentence}", file=sys.stderr)
+
+
 def given_lines(
     text: list[str] | None, path: Path | None = None, are_files: bool = False
 ) -> Iterator[list[str]]:
@@ -58,10 +63,7 @@ def given_lines(
         raise UserError("Texts are given both as arguments and as --input; give one of them.")
     for name in text or ():
         if not are_files and os.path.isfile(name):  # noqa: PTH113 - Path refuses long texts
-            print(
-                f"· {name} is taken as a text, but is a file too; its lines are read with < {name}",
-                file=sys.stderr,
-            )
+            tell(f"{name} is taken as a text, but is a file too; its lines are read with < {name}")
     if not path:
         return iter([text]) if text else stdin_lines()
     from qkv.data import read_lines

@@ -185,6 +185,10 @@ def _check_used(given: Iterable[str], used: Sequence[str], what: str) -> None:
             )
 
 
+def _kept(given: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
+
+
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
@@ -193,38 +197,29 @@ def _data_and_settings(
     task: str, given: dict[str, Any], folder: str, what: str
 ) -> tuple[Any, dict[str, Any]]:
     """What `qkv.evaluate` is called with."""
-    if task == "translate":
-        return _of_pairs(given, folder, what)
-    if task == "generate":
-        return _of_language(given, folder, what)
-    if task == "fill":
-        return _of_gaps(given, folder, what)
+    if read := {"translate": _of_pairs, "generate": _of_language, "fill": _of_gaps}.get(task):
+        return read(given, folder, what)
     if "examples" not in given:
         raise UserError(f"{what}; give what it is scored on as --examples.")
     recipe = recipe_of(folder)
     if task == "tag":
         columns = {"word_column": recipe.tag.word_column, "label_column": recipe.tag.label_column}
         return given["examples"], columns
-    if "label_field" not in USED[task]:
-        return given["examples"], {}
-    fields = {
-        "label_field": given.get("label_field", recipe.data.label_field),
-        "text_field": given.get("text_field", recipe.data.text_field),
-    }
-    return given["examples"], fields
+    fields = [name for name in ("label_field", "text_field") if name in USED[task]]
+    return given["examples"], _as_in_training(given, fields, recipe)
+
+
+def _as_in_training(given: dict[str, Any], fields: Iterable[str], recipe: Recipe) -> dict[str, Any]:
+    """Columns or keys of a file: those that are given, and else those of training."""
+    return {name: given.get(name, getattr(recipe.data, name)) for name in fields}
 
 
 def _of_pairs(given: dict[str, Any], folder: str, what: str) -> tuple[Any, dict[str, Any]]:
     """Two line-aligned files, or one of both sides whose columns are those of training."""
-    settings: dict[str, Any] = {
-        name: given[name] for name in ("beams", "tokenize") if name in given
-    }
+    settings = _kept(given, ("beams", "tokenize"))
     if "pairs" in given:
         _check_used(given, (*PAIRS, *SEARCH), f"{what}, scored on --pairs")
-        data = recipe_of(folder).data
-        return given["pairs"], settings | {
-            name: given.get(name, getattr(data, name)) for name in PAIRS[1:]
-        }
+        return given["pairs"], settings | _as_in_training(given, PAIRS[1:], recipe_of(folder))
     if not set(SIDES) <= given.keys():
         raise UserError(
             f"{what}; give the text to translate as --source and the references as --target, or "
@@ -282,11 +277,9 @@ def _of_language(given: dict[str, Any], folder: str, what: str) -> tuple[Any, di
     template, answer = (
         text.replace("\\n", "\n") for text in (given["template"], given.get("answer", " {label}"))
     )
-    settings: dict[str, Any] = {
-        name: given[name] for name in ("pool", "shots", "seed", "normalize") if name in given
-    }
-    settings["few_shot"] = FewShot(template, answer, options=tuple(given["option"]))
-    return given["examples"], settings
+    few_shot = FewShot(template, answer, options=tuple(given["option"]))
+    settings = _kept(given, ("pool", "shots", "seed", "normalize"))
+    return given["examples"], {**settings, "few_shot": few_shot}
 
 
 def _check_picture(path: Path, folder: str, content: Mapping[str, Any]) -> None:

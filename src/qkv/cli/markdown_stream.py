@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import groupby
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -254,7 +255,7 @@ class _Paper:
         self._hanging = Piece("")  # what begins further rows of the line
         self._wraps = True
         self._word: list[Piece] = []
-        self._spaces = Piece("")  # before the word, dropped at the end of a row
+        self._spaces = ""  # before the word, dropped at the end of a row
 
     @property
     def width(self) -> int:
@@ -264,79 +265,57 @@ class _Paper:
     def begin_line(self, lead: str, hanging: str = "", style: str = "", wraps: bool = True) -> None:
         """Begin a line, and say what begins its further rows."""
         self._hanging, self._wraps = Piece(hanging, style), wraps
-        self._emit(Piece(lead, style))
+        self._emit(lead, style)
 
     def put(self, text: str, style: str = "") -> None:
         """Add text to the line; its last word is shown when it is complete."""
         if not self._wraps:
-            self._emit(Piece(text, style))
+            self._emit(text, style)
             return
-        for part in re.findall(r" +|[^ ]+", text):
-            if part[0] == " ":
+        for character in text:
+            if character == " ":
                 self._show_word()
-                self._spaces = Piece(self._spaces.text + part)
+                self._spaces += " "
                 continue
-            for character in part:
-                if cell_len(character) > 1:  # lines may break around Chinese
-                    self._show_word()
-                    self._word.append(Piece(character, style))
-                    self._show_word()
-                else:
-                    self._word.append(Piece(character, style))
+            is_wide = cell_len(character) > 1  # lines may break around Chinese
+            if is_wide:
+                self._show_word()
+            self._word.append(Piece(character, style))
+            if is_wide:
+                self._show_word()
 
     def end_line(self) -> None:
         """Show what is left of the line, and end it."""
         self._show_word()
-        self._spaces, self._column = Piece(""), 0
+        self._spaces, self._column = "", 0
         self.write("\n")
 
     def _show_word(self) -> None:
+        """Show a word in one row, or in several where one is too short for it."""
         if not self._word:
             return
-        size, spaces = sum(cell_len(piece.text) for piece in self._word), self._spaces
-        if self._column + len(spaces.text) + size > self.width and self._column > len(
-            self._hanging.text
-        ):
+        size = len(self._spaces) + sum(cell_len(piece.text) for piece in self._word)
+        if self._column + size > self.width and self._column > len(self._hanging.text):
             self._next_row()
         else:
-            self._emit(spaces)
-        for piece in _runs(self._word):
-            self._emit_broken(piece)
-        self._word, self._spaces = [], Piece("")
-
-    def _emit_broken(self, piece: Piece) -> None:
-        """Show a run of a word, in several rows where one is too short for it."""
-        run = ""
-        for character in piece.text:
-            if self._column + cell_len(run + character) > self.width:
-                self._emit(Piece(run, piece.style))
-                self._next_row()
-                run = ""
-            run += character
-        self._emit(Piece(run, piece.style))
+            self._emit(self._spaces)
+        for style, characters in groupby(self._word, lambda piece: piece.style):
+            run = ""
+            for character, _ in characters:
+                if self._column + cell_len(run + character) > self.width:
+                    self._emit(run, style)
+                    self._next_row()
+                    run = ""
+                run += character
+            self._emit(run, style)
+        self._word, self._spaces = [], ""
 
     def _next_row(self) -> None:
         self.write("\n")
         self._column = 0
-        self._emit(self._hanging)
+        self._emit(*self._hanging)
 
-    def _emit(self, piece: Piece) -> None:
-        if not piece.text:
-            return
-        self._column += cell_len(piece.text)
-        if piece.style and self.is_styled:
-            self.write(f"\x1b[{piece.style}m{piece.text}\x1b[0m")
-        else:
-            self.write(piece.text)
-
-
-def _runs(pieces: list[Piece]) -> Iterator[Piece]:
-    """Join neighbours of one style."""
-    text, style = "", ""
-    for piece in pieces:
-        if piece.style != style and text:
-            yield Piece(text, style)
-            text = ""
-        text, style = text + piece.text, piece.style
-    if text:
-        yield Piece(text, style)
+    def _emit(self, text: str, style: str = "") -> None:
+        if text:
+            self._column += cell_len(text)
+            self.write(f"\x1b[{style}m{text}\x1b[0m" if style and self.is_styled else text)

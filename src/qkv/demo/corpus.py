@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
 from random import Random
+from typing import Generic, TypeVar
 
 from qkv.demo.clause import SentencePair
 from qkv.demo.grammar import PATTERNS, Pattern
@@ -34,25 +35,21 @@ PROMISED = (
     ),
 )
 
+T = TypeVar("T")
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class DemoCorpus:
-    """Pairs of a Chinese and an English sentence."""
+class Split(Generic[T]):
+    """Training, validation and test sentences."""
 
-    train: list[Pair]
-    valid: list[Pair]
-    test: list[Pair]
+    train: list[T]
+    valid: list[T]
+    test: list[T]
 
 
-@dataclass(frozen=True)
-class Split:
-    """Training, validation and test sentences, without final marks, with their combinations."""
-
-    train: list[SentencePair]
-    valid: list[SentencePair]
-    test: list[SentencePair]
+DemoCorpus = Split[Pair]
+"""Pairs of a Chinese and an English sentence."""
 
 
 def demo_corpus(seed: int = 0) -> DemoCorpus:
@@ -60,14 +57,12 @@ def demo_corpus(seed: int = 0) -> DemoCorpus:
     rng = Random(seed)
     split = split_sentences(rng)
     promised = [(sentence.chinese, sentence.english) for sentence in PROMISED]
-    return DemoCorpus(
-        [_finished(rng, sentence) for sentence in split.train],
-        [_finished(rng, sentence) for sentence in split.valid],
-        promised + [_finished(rng, sentence) for sentence in split.test],
-    )
+    parts = (split.train, split.valid, split.test)
+    train, valid, test = ([_finished(rng, sentence) for sentence in part] for part in parts)
+    return DemoCorpus(train, valid, promised + test)
 
 
-def split_sentences(rng: Random) -> Split:
+def split_sentences(rng: Random) -> Split[SentencePair]:
     """Draw sentences, hold combinations out, and assign each sentence to its split."""
     pool = _draw_pool(rng)
     in_test, in_valid = held_out(rng, pool)

@@ -34,6 +34,7 @@ from qkv.demo.phrases import (
     Phrase,
     counted,
     owned,
+    this,
 )
 from qkv.demo.verbs import BELONGINGS, IS, IS_AT, IS_LIKE
 
@@ -60,25 +61,21 @@ def identity(rng: Random) -> SentencePair:
 
 def _profession(rng: Random) -> SentencePair:
     """他是老师, 我们是学生: one of them, or many."""
-    negative, question = draws.polarity(rng)
+    polarity = draws.polarity(rng)
     person = rng.choice(rng.choice((SPEAKERS, NAMED, KIN, KIN_OF_NAMED, PAIRS, PAIRS, PAIRS)))
     noun = rng.choice([noun for noun in PROFESSIONS if _may_be(person, noun)])
-    if question and person.subject.chinese.startswith("我"):
+    if polarity["question"] and person.is_ours:
         return _profession(rng)
     many = person.subject.agreement is Agreement.PLURAL and person.subject.english != "you"
     english = plural(noun.english) if many else with_article(noun.english)
     return Clause(
-        person.subject,
-        IS,
-        complement=Phrase(noun.chinese, english, (noun.chinese,)),
-        negative=negative,
-        question=question,
+        person.subject, IS, complement=Phrase(noun.chinese, english, (noun.chinese,)), **polarity
     ).sentence()
 
 
 def _relation(rng: Random) -> SentencePair:
     """她是我姐姐, 大卫是小明的老师: a relation."""
-    negative, question = draws.polarity(rng)
+    polarity = draws.polarity(rng)
     person = rng.choice(rng.choice((SPEAKERS[:4], NAMED)))
     other = rng.choice(rng.choice((KIN, KIN_OF_NAMED)))
     whose = other.subject.chinese[0]
@@ -86,16 +83,14 @@ def _relation(rng: Random) -> SentencePair:
     # "My father is your father" would be odd: only he and she are said to be parents.
     unlikely = other.elder and person.subject.chinese not in ("他", "她")
     unlike = person.gender and other.gender and person.gender != other.gender
-    if clash or unlike or unlikely or (question and person.subject.chinese.startswith("我")):
+    if clash or unlike or unlikely or (polarity["question"] and person.is_ours):
         return _relation(rng)
-    return Clause(
-        person.subject, IS, complement=other.subject, negative=negative, question=question
-    ).sentence()
+    return Clause(person.subject, IS, complement=other.subject, **polarity).sentence()
 
 
 def this_is(rng: Random) -> SentencePair:
     """这是一把雨伞, 那不是小明的书: naming and owning things."""
-    negative, question = draws.polarity(rng)
+    polarity = draws.polarity(rng)
     pointer = rng.choice(tuple(POINTERS))
     noun = rng.choice(_SHOWN)
     if draws.chance(rng, 50) and noun.kind is Countability.COUNT:
@@ -103,67 +98,48 @@ def this_is(rng: Random) -> SentencePair:
     else:
         noun = rng.choice(BELONGINGS)
         thing = owned(draws.owner(rng, SPEAKERS[0]), noun)
-    return Clause(
-        this(pointer, thing),
-        IS,
-        complement=thing,
-        negative=negative,
-        question=question,
-    ).sentence()
-
-
-def this(pointer: str, thing: Phrase) -> Phrase:
-    """这 before 是: this, or these where the thing is a plural in English."""
-    word = POINTERS[pointer][thing.agreement is Agreement.PLURAL]
-    return Phrase(pointer, word, (pointer,), agreement=thing.agreement)
+    return Clause(this(pointer, thing), IS, complement=thing, **polarity).sentence()
 
 
 def person_quality(rng: Random) -> SentencePair:
     """我妈妈很高, 小明不忙: Chinese needs no verb here, English does."""
-    negative, question = draws.polarity(rng)
-    person = draws.subject(rng, asked=question)
+    person, polarity = draws.polar_subject(rng)
     return Clause(
         person.subject,
         IS_LIKE,
-        complement=_predicate(
-            rng.choice(LASTING_QUALITIES + PASSING_QUALITIES), negative, question
-        ),
-        negative=negative,
-        question=question,
+        complement=_predicate(rng.choice(LASTING_QUALITIES + PASSING_QUALITIES), **polarity),
+        **polarity,
     ).sentence()
 
 
 def past_quality(rng: Random) -> SentencePair:
     """她昨天很忙, 你昨天在家吗: was and were."""
-    negative, question = draws.polarity(rng)
-    person = draws.subject(rng, asked=question)
+    person, polarity = draws.polar_subject(rng)
     at_place = draws.chance(rng, 40)
     if at_place:
         complement = _whereabouts(rng, _ROUND_HERE)
     else:
-        complement = _predicate(rng.choice(PASSING_QUALITIES), negative, question)
+        complement = _predicate(rng.choice(PASSING_QUALITIES), **polarity)
     return Clause(
         person.subject,
         IS_AT if at_place else IS_LIKE,
         Tense.PAST,
         complement,
-        negative=negative,
-        question=question,
         time=rng.choice(YESTERDAY),
         time_first=draws.chance(rng, 10),
+        **polarity,
     ).sentence()
 
 
 def thing_quality(rng: Random) -> SentencePair:
     """这本书很有意思, 你的自行车贵吗."""
-    negative, question = draws.polarity(rng)
+    polarity = draws.polarity(rng)
     quality, noun = rng.choice(_PREDICATES)
     return Clause(
         draws.particular(rng, (noun,), SPEAKERS[0]),
         IS_LIKE,
-        complement=_predicate(quality, negative, question),
-        negative=negative,
-        question=question,
+        complement=_predicate(quality, **polarity),
+        **polarity,
     ).sentence()
 
 
@@ -191,28 +167,25 @@ def thing_comparison(rng: Random) -> SentencePair:
 
 def location(rng: Random) -> SentencePair:
     """她现在在家, 我妈妈不在学校: 在 as the verb."""
-    negative, question = draws.polarity(rng)
-    person = draws.subject(rng, asked=question)
+    person, polarity = draws.polar_subject(rng)
     return Clause(
         person.subject,
         IS_AT,
         complement=_whereabouts(rng, _WHEREABOUTS),
-        negative=negative,
-        question=question,
         time=NOW if draws.chance(rng, 40) else UNSAID,
+        **polarity,
     ).sentence()
 
 
 def thing_location(rng: Random) -> SentencePair:
     """我的书在桌子上, 那只猫不在房间里."""
-    negative, question = draws.polarity(rng)
+    polarity = draws.polarity(rng)
     spot, noun = rng.choice(_SPOTTED)
     return Clause(
         draws.particular(rng, (noun,), SPEAKERS[0]),
         IS_AT,
         complement=Phrase(spot.chinese, spot.english, (spot.chinese,)),
-        negative=negative,
-        question=question,
+        **polarity,
     ).sentence()
 
 

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any, TypedDict
 
+from qkv.demo.clause import Clause
+from qkv.demo.english import Tense
 from qkv.demo.lexicon import (
     AMOUNTS,
     FUTURE_TIMES,
@@ -68,16 +71,34 @@ class Doing:
     complement: Phrase = NOTHING
     place: Adverbial = UNSAID
 
+    def by(self, person: Person, tense: Tense = Tense.PRESENT, **parts: Any) -> Clause:
+        """The clause in which a person does it, with these other parts."""
+        own: dict[str, Any] = {"complement": self.complement, "place": self.place}
+        return Clause(person.subject, self.deed, tense, **own | parts)
+
 
 def chance(rng: Random, percent: int) -> bool:
     """Return True with this probability in percent."""
     return rng.random() * 100 < percent
 
 
-def polarity(rng: Random) -> tuple[bool, bool]:
+class Polarity(TypedDict):
+    """Whether a clause denies and whether it asks."""
+
+    negative: bool
+    question: bool
+
+
+def polarity(rng: Random) -> Polarity:
     """Draw whether to negate and whether to ask: a quarter of the time each."""
     roll = rng.random()
-    return roll < 0.25, roll > 0.75
+    return {"negative": roll < 0.25, "question": roll > 0.75}
+
+
+def polar_subject(rng: Random) -> tuple[Person, Polarity]:
+    """Draw a polarity, and a subject that suits it."""
+    drawn = polarity(rng)
+    return subject(rng, asked=drawn["question"]), drawn
 
 
 def subject(rng: Random, *, asked: bool = False) -> Person:
@@ -85,7 +106,7 @@ def subject(rng: Random, *, asked: bool = False) -> Person:
     while True:
         (group,) = rng.choices(_SUBJECT_GROUPS, cum_weights=_SUBJECT_WEIGHTS)
         person = rng.choice(group)
-        if not (asked and person.subject.chinese.startswith("我")):
+        if not (asked and person.is_ours):
             return person
 
 

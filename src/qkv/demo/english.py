@@ -1,5 +1,6 @@
 """English word forms and word order, which Chinese does not mark."""
 
+from collections.abc import Iterator
 from enum import Enum
 from functools import cache
 from typing import NamedTuple
@@ -40,41 +41,23 @@ class VerbGroup(NamedTuple):
     main: str
 
 
-_IRREGULAR_PASTS = {
-    "buy": "bought",
-    "draw": "drew",
-    "drink": "drank",
-    "eat": "ate",
-    "give": "gave",
-    "go": "went",
-    "have": "had",
-    "make": "made",
-    "read": "read",
-    "run": "ran",
-    "see": "saw",
-    "sell": "sold",
-    "sing": "sang",
-    "speak": "spoke",
-    "swim": "swam",
-    "take": "took",
-    "teach": "taught",
-    "write": "wrote",
-}
+def pairs(words: str) -> Iterator[tuple[str, str]]:
+    """Read a table of two columns: "go went, see saw"; the second may be several words."""
+    for row in words.split(", "):
+        first, second = row.split(" ", 1)
+        yield first, second
+
+
+_IRREGULAR_PASTS = dict(
+    pairs(
+        "buy bought, draw drew, drink drank, eat ate, give gave, go went, have had, make made, "
+        "read read, run ran, see saw, sell sold, sing sang, speak spoke, swim swam, take took, "
+        "teach taught, write wrote"
+    )
+)
 _IRREGULAR_PLURALS = {"child": "children", "fish": "fish", "knife": "knives"}
 _LONG_ADJECTIVES = {"beautiful", "exciting", "expensive"}
-_NEGATED = {
-    "do": "don't",
-    "does": "doesn't",
-    "did": "didn't",
-    "will": "won't",
-    "can": "can't",
-    "should": "shouldn't",
-    "am": "am not",
-    "is": "isn't",
-    "are": "aren't",
-    "was": "wasn't",
-    "were": "weren't",
-}
+_NEGATED = {"will": "won't", "can": "can't", "am": "am not"}
 _BE = {
     Tense.PRESENT: {Agreement.FIRST: "am", Agreement.THIRD: "is", Agreement.PLURAL: "are"},
     Tense.PAST: {Agreement.FIRST: "was", Agreement.THIRD: "was", Agreement.PLURAL: "were"},
@@ -135,7 +118,7 @@ def verb_group(verb: str, tense: Tense, agreement: Agreement, *, bare: bool) -> 
 
 def negated(auxiliary: str) -> str:
     """Negate an auxiliary."""
-    return _NEGATED[auxiliary]
+    return _NEGATED.get(auxiliary, f"{auxiliary}n't")
 
 
 def join(*parts: str) -> str:

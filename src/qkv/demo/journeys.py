@@ -8,14 +8,7 @@ from qkv.demo.clause import Clause, SentencePair
 from qkv.demo.english import Tense, join
 from qkv.demo.lexicon import HABITS, OCCASIONS, TRANSPORTS, Adverbial, Place
 from qkv.demo.phrases import Phrase, infinitive
-from qkv.demo.verbs import (
-    ACTIVITIES,
-    DEEDS,
-    GO,
-    GO_BACK,
-    PASTIMES,
-    Deed,
-)
+from qkv.demo.verbs import ACTIVITIES, DEEDS, GO, GO_BACK, PASTIMES, Deed
 
 
 def _worth_a_walk(deed: Deed, place: Place) -> bool:
@@ -42,11 +35,9 @@ def travel(rng: Random) -> SentencePair:
     if doing.deed is GO and draws.chance(rng, 20):
         doing, done = draws.Doing(GO_BACK, Phrase("家", "home", ("家",))), "end"
     journey = _journey(rng, doing.deed)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         journey.tense,
-        doing.complement,
         question=question,
         time=journey.time,
         time_first=not question and draws.chance(rng, 15),

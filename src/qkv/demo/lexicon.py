@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from qkv.demo.english import Agreement, plural
+from qkv.demo.english import Agreement, pairs, plural
 
 
 class Countability(Enum):
@@ -88,6 +88,18 @@ def pick(table: dict[str, Noun], names: str) -> tuple[Noun, ...]:
     return tuple(table[name] for name in names.split())
 
 
+def _nouns(
+    words: str, measure: str = "", kind: Countability = Countability.COUNT
+) -> tuple[Noun, ...]:
+    """Nouns with the same measure word, perhaps with its English unit: "杯 cup"."""
+    word, _, unit = measure.partition(" ")
+    return tuple(Noun(chinese, english, word, unit, kind) for chinese, english in pairs(words))
+
+
+def _adverbials(words: str) -> tuple[Adverbial, ...]:
+    return tuple(Adverbial(chinese, english) for chinese, english in pairs(words))
+
+
 PRONOUNS = (
     Pronoun("我", "I", "me", "my", Agreement.FIRST),
     Pronoun("你", "you", "you", "your", Agreement.PLURAL),
@@ -117,81 +129,49 @@ SIBLINGS = tuple(
     for relative in RELATIVES
     if relative.english.endswith(("brother", "sister"))
 )
-STRANGERS = (
-    Noun("孩子", "child", "个"),
-    Noun("学生", "student", "个"),
-    Noun("老师", "teacher", "位"),
-    Noun("医生", "doctor", "位"),
+STRANGERS = _nouns("孩子 child, 学生 student", "个") + _nouns("老师 teacher, 医生 doctor", "位")
+PROFESSIONS = _nouns(
+    "老师 teacher, 学生 student, 医生 doctor, 护士 nurse, 司机 driver, 工程师 engineer, 演员 actor"
 )
-PROFESSIONS = (
-    Noun("老师", "teacher"),
-    Noun("学生", "student"),
-    Noun("医生", "doctor"),
-    Noun("护士", "nurse"),
-    Noun("司机", "driver"),
-    Noun("工程师", "engineer"),
-    Noun("演员", "actor"),
-)
-
+# Things by their measure words, some with the English unit.
+_COUNTED = {
+    "个": "苹果 apple, 橙子 orange, 鸡蛋 egg, 饺子 dumpling, 蛋糕 cake, 故事 story, 杯子 cup, "
+    "碗 bowl, 盒子 box, 孩子 child, 朋友 friend",
+    "根": "香蕉 banana",
+    "本": "书 book, 小说 novel",
+    "份": "报纸 newspaper",
+    "封": "信 letter",
+    "部": "电影 movie, 手机 phone",
+    "张": "照片 photo, 票 ticket, 桌子 table",
+    "把": "椅子 chair, 雨伞 umbrella, 刀 knife",
+    "支": "笔 pen",
+    "件": "衬衫 shirt",
+    "顶": "帽子 hat",
+    "台": "电脑 computer",
+    "辆": "自行车 bicycle, 车 car",
+    "朵": "花 flower",
+    "只": "猫 cat, 狗 dog, 鸟 bird",
+    "条": "鱼 fish",
+}
+_MASSES = {
+    "片 slice": "面包 bread",
+    "碗 bowl": "米饭 rice",
+    "杯 glass": "水 water, 牛奶 milk, 果汁 juice",
+    "杯 cup": "茶 tea, 咖啡 coffee",
+    "": "音乐 music, 电视 TV, 足球 football, 篮球 basketball, 英语 English, 中文 Chinese, "
+    "数学 math, 钱 money, 时间 time",
+}
+_PLURALS = {
+    "碗 bowl": "面条 noodles",
+    "条 pair": "裤子 pants",
+    "双 pair": "鞋 shoes",
+    "": "衣服 clothes",
+}
 NOUNS = {
     noun.chinese: noun
-    for noun in (
-        Noun("苹果", "apple", "个"),
-        Noun("橙子", "orange", "个"),
-        Noun("香蕉", "banana", "根"),
-        Noun("鸡蛋", "egg", "个"),
-        Noun("饺子", "dumpling", "个"),
-        Noun("蛋糕", "cake", "个"),
-        Noun("面包", "bread", "片", "slice", Countability.MASS),
-        Noun("米饭", "rice", "碗", "bowl", Countability.MASS),
-        Noun("面条", "noodles", "碗", "bowl", Countability.PLURAL),
-        Noun("水", "water", "杯", "glass", Countability.MASS),
-        Noun("牛奶", "milk", "杯", "glass", Countability.MASS),
-        Noun("果汁", "juice", "杯", "glass", Countability.MASS),
-        Noun("茶", "tea", "杯", "cup", Countability.MASS),
-        Noun("咖啡", "coffee", "杯", "cup", Countability.MASS),
-        Noun("书", "book", "本"),
-        Noun("小说", "novel", "本"),
-        Noun("报纸", "newspaper", "份"),
-        Noun("信", "letter", "封"),
-        Noun("故事", "story", "个"),
-        Noun("电影", "movie", "部"),
-        Noun("照片", "photo", "张"),
-        Noun("票", "ticket", "张"),
-        Noun("桌子", "table", "张"),
-        Noun("椅子", "chair", "把"),
-        Noun("雨伞", "umbrella", "把"),
-        Noun("刀", "knife", "把"),
-        Noun("笔", "pen", "支"),
-        Noun("杯子", "cup", "个"),
-        Noun("碗", "bowl", "个"),
-        Noun("盒子", "box", "个"),
-        Noun("衬衫", "shirt", "件"),
-        Noun("裤子", "pants", "条", "pair", Countability.PLURAL),
-        Noun("帽子", "hat", "顶"),
-        Noun("鞋", "shoes", "双", "pair", Countability.PLURAL),
-        Noun("衣服", "clothes", kind=Countability.PLURAL),
-        Noun("手机", "phone", "部"),
-        Noun("电脑", "computer", "台"),
-        Noun("自行车", "bicycle", "辆"),
-        Noun("车", "car", "辆"),
-        Noun("花", "flower", "朵"),
-        Noun("猫", "cat", "只"),
-        Noun("狗", "dog", "只"),
-        Noun("鸟", "bird", "只"),
-        Noun("鱼", "fish", "条"),
-        Noun("孩子", "child", "个"),
-        Noun("朋友", "friend", "个"),
-        Noun("音乐", "music", kind=Countability.MASS),
-        Noun("电视", "TV", kind=Countability.MASS),
-        Noun("足球", "football", kind=Countability.MASS),
-        Noun("篮球", "basketball", kind=Countability.MASS),
-        Noun("英语", "English", kind=Countability.MASS),
-        Noun("中文", "Chinese", kind=Countability.MASS),
-        Noun("数学", "math", kind=Countability.MASS),
-        Noun("钱", "money", kind=Countability.MASS),
-        Noun("时间", "time", kind=Countability.MASS),
-    )
+    for kind, by_measure in zip(Countability, (_COUNTED, _MASSES, _PLURALS), strict=True)
+    for measure, words in by_measure.items()
+    for noun in _nouns(words, measure, kind)
 }
 
 NUMERALS = {"一": "a", "两": "two", "三": "three", "四": "four", "五": "five", "六": "six"}
@@ -215,18 +195,11 @@ THING_QUALITIES = (
     Quality("精彩", "exciting", "精彩的", "书 小说 电影 故事"),
 )
 COLOURS = {"红色", "蓝色", "白色", "黑色"}
-LASTING_QUALITIES = (
-    Quality("高", "tall"),
-    Quality("聪明", "smart"),
-    Quality("友好", "friendly"),
-    Quality("强壮", "strong"),
+LASTING_QUALITIES = tuple(
+    Quality(*pair) for pair in pairs("高 tall, 聪明 smart, 友好 friendly, 强壮 strong")
 )
-PASSING_QUALITIES = (
-    Quality("忙", "busy"),
-    Quality("累", "tired"),
-    Quality("高兴", "happy"),
-    Quality("饿", "hungry"),
-    Quality("生气", "angry"),
+PASSING_QUALITIES = tuple(
+    Quality(*pair) for pair in pairs("忙 busy, 累 tired, 高兴 happy, 饿 hungry, 生气 angry")
 )
 
 PLACES = {
@@ -272,39 +245,21 @@ SPOTS = {
     Adverbial("公园里", "in the park"): "花 鸟 狗 猫 孩子 自行车 鱼",
 }
 
-HABITS = (
-    Adverbial("每天", "every day"),
-    Adverbial("每天早上", "every morning"),
-    Adverbial("每天晚上", "every evening"),
-)
+HABITS = _adverbials("每天 every day, 每天早上 every morning, 每天晚上 every evening")
 # These may also stand in a negation: 我早上不喝咖啡.
-OCCASIONS = (
-    Adverbial("早上", "in the morning"),
-    Adverbial("晚上", "in the evening"),
-    Adverbial("周末", "on weekends"),
-)
-OFTEN = Adverbial("经常", "often")
-FREQUENCIES = (
-    OFTEN,
-    Adverbial("总是", "always"),
-    Adverbial("有时候", "sometimes"),
-)
+OCCASIONS = _adverbials("早上 in the morning, 晚上 in the evening, 周末 on weekends")
+FREQUENCIES = _adverbials("经常 often, 总是 always, 有时候 sometimes")
+OFTEN = FREQUENCIES[0]
 NOW = Adverbial("现在", "now")
-YESTERDAY = (
-    Adverbial("昨天", "yesterday"),
-    Adverbial("昨天早上", "yesterday morning"),
-    Adverbial("昨天晚上", "last night"),
-    Adverbial("今天早上", "this morning"),
-    Adverbial("刚才", "just now"),
+YESTERDAY = _adverbials(
+    "昨天 yesterday, 昨天早上 yesterday morning, 昨天晚上 last night, 今天早上 this morning, "
+    "刚才 just now"
 )
-TOMORROW = (
-    Adverbial("明天", "tomorrow"),
-    Adverbial("明天早上", "tomorrow morning"),
-    Adverbial("明天晚上", "tomorrow evening"),
-    Adverbial("今天晚上", "tonight"),
+TOMORROW = _adverbials(
+    "明天 tomorrow, 明天早上 tomorrow morning, 明天晚上 tomorrow evening, 今天晚上 tonight"
 )
-_LAST_WEEKS = (Adverbial("上周", "last week"), Adverbial("上个月", "last month"))
-_NEXT_WEEKS = (Adverbial("下周", "next week"), Adverbial("下个月", "next month"))
+_LAST_WEEKS = _adverbials("上周 last week, 上个月 last month")
+_NEXT_WEEKS = _adverbials("下周 next week, 下个月 next month")
 # How long people mention a deed: eating an apple for days, a book for weeks, a journey for years.
 PAST_TIMES = {
     "days": YESTERDAY,

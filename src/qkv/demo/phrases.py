@@ -53,6 +53,11 @@ class Person:
     gender: str = ""
     elder: bool = False
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the speaker is meant, or somebody of the speaker's."""
+        return self.subject.chinese.startswith("我")
+
 
 def bare(noun: Noun, quality: Quality | None = None, *, single: bool = False) -> Phrase:
     """红色的苹果: apples in general, or one apple, which Chinese does not mark."""
@@ -61,8 +66,7 @@ def bare(noun: Noun, quality: Quality | None = None, *, single: bool = False) ->
     chinese = (quality.before_noun if quality else "") + noun.chinese
     english = with_article(words) if one else words
     many = noun.kind is Countability.PLURAL or (noun.kind is Countability.COUNT and not one)
-    agreement = Agreement.PLURAL if many else Agreement.THIRD
-    return Phrase(chinese, english, (noun.chinese,), _described(quality, noun), agreement)
+    return Phrase(chinese, english, (noun.chinese,), _described(quality, noun), _number(many))
 
 
 def any_of(noun: Noun, quality: Quality | None = None) -> Phrase:
@@ -82,7 +86,7 @@ def counted(numeral: str, noun: Noun, quality: Quality | None = None) -> Phrase:
         join(NUMERALS[numeral], words) if many else with_article(words),
         (noun.chinese,),
         (("number", numeral, noun.chinese), *_described(quality, noun)),
-        Agreement.PLURAL if many else Agreement.THIRD,
+        _number(many),
     )
 
 
@@ -94,26 +98,24 @@ def how_many(noun: Noun) -> Phrase:
 
 def whose(noun: Noun) -> Phrase:
     """谁的书: whose book."""
-    many = noun.kind is Countability.PLURAL
     return Phrase(
         f"谁的{noun.chinese}",
         "",
         (noun.chinese,),
         (("owner", "谁", noun.chinese),),
-        Agreement.PLURAL if many else Agreement.THIRD,
+        _number(noun.kind is Countability.PLURAL),
         f"whose {noun.english}",
     )
 
 
 def amount(word: str, noun: Noun) -> Phrase:
     """很多苹果, 一些茶: no measure word; the English plural or mass noun."""
-    mass = noun.kind is Countability.MASS
     return Phrase(
         word + noun.chinese,
         f"{AMOUNTS[word]} {noun.generic}",
         (noun.chinese,),
         (("number", word, noun.chinese),),
-        Agreement.THIRD if mass else Agreement.PLURAL,
+        _number(noun.kind is not Countability.MASS),
     )
 
 
@@ -128,8 +130,14 @@ def pointed(pointer: str, noun: Noun, *, many: bool = False) -> Phrase:
         chinese,
         f"{POINTERS[pointer][many]} {words}",
         (noun.chinese,),
-        agreement=Agreement.PLURAL if many else Agreement.THIRD,
+        agreement=_number(many),
     )
+
+
+def this(pointer: str, thing: Phrase) -> Phrase:
+    """这 before 是: this, or these where the thing is a plural in English."""
+    word = POINTERS[pointer][thing.agreement is Agreement.PLURAL]
+    return Phrase(pointer, word, (pointer,), agreement=thing.agreement)
 
 
 def owned(owner: Phrase, noun: Noun) -> Phrase:
@@ -139,7 +147,7 @@ def owned(owner: Phrase, noun: Noun) -> Phrase:
         f"{owner.english} {noun.english}",
         (noun.chinese,),
         tuple(("owner", head, noun.chinese) for head in owner.heads),
-        Agreement.PLURAL if noun.kind is Countability.PLURAL else Agreement.THIRD,
+        _number(noun.kind is Countability.PLURAL),
     )
 
 
@@ -170,6 +178,10 @@ WHOM = Phrase("谁", "", ("谁",), fronted="who")
 WHITHER = Phrase("哪里", "", ("哪里",), fronted="where")
 WHO = Phrase("谁", "who", ("谁",))
 ANYBODY = Person(WHO, WHOM, NOTHING, frozenset())
+
+
+def _number(many: bool) -> Agreement:
+    return Agreement.PLURAL if many else Agreement.THIRD
 
 
 def _measured(noun: Noun, quality: Quality | None, *, many: bool) -> str:

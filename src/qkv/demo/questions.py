@@ -4,16 +4,8 @@ from random import Random
 
 from qkv.demo import draws
 from qkv.demo.clause import Clause, SentencePair
-from qkv.demo.descriptions import this
 from qkv.demo.english import Tense
-from qkv.demo.lexicon import (
-    HABITS,
-    NOW,
-    OCCASIONS,
-    POINTERS,
-    YESTERDAY,
-    Adverbial,
-)
+from qkv.demo.lexicon import HABITS, NOW, OCCASIONS, POINTERS, YESTERDAY, Adverbial
 from qkv.demo.phrases import (
     ANYBODY,
     UNSAID,
@@ -26,6 +18,7 @@ from qkv.demo.phrases import (
     gerund,
     how_many,
     infinitive,
+    this,
     whose,
 )
 from qkv.demo.verbs import (
@@ -73,20 +66,13 @@ def _who_does(rng: Random) -> SentencePair:
     if draws.chance(rng, 30):
         doing = draws.habit(rng, ANYBODY)
         time = rng.choice(HABITS + OCCASIONS)
-        return Clause(
-            WHO, doing.deed, complement=doing.complement, time=time, place=doing.place
-        ).sentence()
+        return doing.by(ANYBODY, time=time).sentence()
     doing = draws.doing(rng, ANYBODY, repeating=True, motion=False)
     if draws.chance(rng, 50):
         wish = infinitive(doing.deed, doing.complement, doing.place)
         return Clause(WHO, WANT, complement=wish).sentence()
-    return Clause(
-        WHO,
-        doing.deed,
-        Tense.PROGRESSIVE,
-        doing.complement,
-        place=doing.place,
-        marker="正在" if doing.place.chinese else "在",
+    return doing.by(
+        ANYBODY, Tense.PROGRESSIVE, marker="正在" if doing.place.chinese else "在"
     ).sentence()
 
 
@@ -175,15 +161,12 @@ def why(rng: Random) -> SentencePair:
     """他昨天为什么没去学校: why, and did or didn't after it."""
     person = draws.subject(rng, asked=True)
     doing = draws.doing(rng, person, place=25)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         Tense.PAST,
-        doing.complement,
         negative=draws.chance(rng, 60),
         time=draws.past(rng, doing.deed),
         reason=_WHY,
-        place=doing.place,
     ).sentence()
 
 

@@ -1,15 +1,28 @@
-"""Sentence patterns about states: feelings, possession and existence."""
+"""Sentence patterns about giving and about states: feelings, possession and existence."""
 
 from dataclasses import replace
 from random import Random
 
 from qkv.demo import draws
 from qkv.demo.clause import Clause, SentencePair
-from qkv.demo.lexicon import AMOUNTS, NOUNS, SIBLINGS, SPOTS, Adverbial, Noun, pick
-from qkv.demo.phrases import Phrase, amount, any_of, bare, both, counted
+from qkv.demo.english import Tense, join
+from qkv.demo.lexicon import (
+    AMOUNTS,
+    NOUNS,
+    SIBLINGS,
+    SPOTS,
+    TOMORROW,
+    YESTERDAY,
+    Adverbial,
+    Noun,
+    pick,
+)
+from qkv.demo.phrases import UNSAID, Phrase, amount, any_of, bare, both, counted
 from qkv.demo.verbs import (
     BELIEVE,
     BELONGINGS,
+    DEEDS,
+    GIVE,
     HAVE,
     KNOW,
     LIKE,
@@ -26,46 +39,62 @@ _MONEY_AND_TIME = pick(NOUNS, "钱 时间")
 _PLENTY = pick(NOUNS, "钱 时间 朋友 书 衣服 照片")
 _FAMILY = (*SIBLINGS, NOUNS["孩子"])
 _SPOTS = tuple((spot, pick(NOUNS, names)) for spot, names in SPOTS.items())
+_GIFTS = tuple(
+    noun for deed in DEEDS if deed.chinese in ("买", "吃", "喝") for noun in deed.measured
+)
+
+
+def giving(rng: Random) -> SentencePair:
+    """他给了我一本书: two objects."""
+    person = draws.subject(rng)
+    other = draws.somebody_else(rng, person)
+    thing = draws.some(rng, _GIFTS, 3)
+    recipient = other.object
+    later = draws.chance(rng, 35)
+    near = rng.choice(TOMORROW if later else YESTERDAY)
+    return Clause(
+        person.subject,
+        GIVE,
+        Tense.FUTURE if later else Tense.PAST,
+        Phrase(
+            recipient.chinese + thing.chinese,
+            join(recipient.english, thing.english),
+            recipient.heads + thing.heads,
+            thing.combinations,
+        ),
+        time=near if later or draws.chance(rng, 50) else UNSAID,
+        done="" if later else "verb",
+    ).sentence()
 
 
 def feeling_for_people(rng: Random) -> SentencePair:
     """我爱你, 他不认识小明, 你想念你妈妈吗."""
-    negative, question = draws.polarity(rng)
-    person = draws.subject(rng, asked=question)
+    person, polarity = draws.polar_subject(rng)
     return Clause(
         person.subject,
         rng.choice((LOVE, LIKE, KNOW, MISS, BELIEVE)),
         complement=draws.somebody_else(rng, person).object,
-        negative=negative,
-        question=question,
+        **polarity,
     ).sentence()
 
 
 def feeling_for_things(rng: Random) -> SentencePair:
     """她喜欢猫: a kind of thing, which English puts in the plural."""
-    negative, question = draws.polarity(rng)
-    person = draws.subject(rng, asked=question)
+    person, polarity = draws.polar_subject(rng)
     return Clause(
-        person.subject,
-        rng.choice((LOVE, LIKE)),
-        complement=draws.generic(rng, LIKED),
-        negative=negative,
-        question=question,
+        person.subject, rng.choice((LOVE, LIKE)), complement=draws.generic(rng, LIKED), **polarity
     ).sentence()
 
 
 def attitude(rng: Random) -> SentencePair:
     """我喜欢这本书, 他需要一把雨伞: particular things, or a number of them."""
-    negative, question = draws.polarity(rng)
-    person = draws.subject(rng, asked=question)
+    person, polarity = draws.polar_subject(rng)
     verb = rng.choice((LIKE, NEED))
-    if verb is NEED and not negative and draws.chance(rng, 60):
+    if verb is NEED and not polarity["negative"] and draws.chance(rng, 60):
         thing = draws.some(rng, BELONGINGS, 3)
     else:
         thing = draws.particular(rng, BELONGINGS, person)
-    return Clause(
-        person.subject, verb, complement=thing, negative=negative, question=question
-    ).sentence()
+    return Clause(person.subject, verb, complement=thing, **polarity).sentence()
 
 
 def having(rng: Random) -> SentencePair:

@@ -6,60 +6,48 @@ from qkv.demo import draws
 from qkv.demo.clause import Clause, SentencePair
 from qkv.demo.english import Tense
 from qkv.demo.phrases import UNSAID, WE, gerund, infinitive
-from qkv.demo.verbs import (
-    LIKE,
-    LOVE,
-    TRAVEL,
-    WANT,
-)
+from qkv.demo.verbs import LIKE, LOVE, TRAVEL, WANT
 
 
 def liking(rng: Random) -> SentencePair:
     """我爱学习, 她不喜欢在家里做饭: -ing after like and love."""
-    negative, question = draws.polarity(rng)
-    person = draws.subject(rng, asked=question)
+    person, polarity = draws.polar_subject(rng)
     doing = draws.Doing(TRAVEL) if draws.chance(rng, 5) else draws.habit(rng, person)
     return Clause(
         person.subject,
         rng.choice((LOVE, LIKE)),
         complement=gerund(doing.deed, doing.complement, doing.place),
-        negative=negative,
-        question=question,
+        **polarity,
     ).sentence()
 
 
 def wanting(rng: Random) -> SentencePair:
     """他想买两本书, 你想去北京吗: want to."""
-    negative, question = draws.polarity(rng)
-    person = draws.subject(rng, asked=question)
+    person, polarity = draws.polar_subject(rng)
     doing = draws.doing(rng, person)
     complement = doing.complement
-    if doing.deed.measured and not negative and draws.chance(rng, 40):
+    if doing.deed.measured and not polarity["negative"] and draws.chance(rng, 40):
         complement = draws.some(rng, doing.deed.measured, min(3, doing.deed.most))
     return Clause(
         person.subject,
         WANT,
         complement=infinitive(doing.deed, complement, doing.place),
-        negative=negative,
-        question=question,
         time=draws.future(rng, doing.deed) if draws.chance(rng, 30) else UNSAID,
+        **polarity,
     ).sentence()
 
 
 def modal(rng: Random) -> SentencePair:
     """你不可以在教室唱歌, 他应该休息: can and should."""
-    negative, question = draws.polarity(rng)
+    polarity = draws.polarity(rng)
     tense = rng.choice((Tense.CAN, Tense.SHOULD))
     # "Can we" and "should we" are the only questions that this grammar lets us ask of ourselves.
-    person = WE if question and draws.chance(rng, 20) else draws.subject(rng)
+    person = WE if polarity["question"] and draws.chance(rng, 20) else draws.subject(rng)
     doing = draws.doing(rng, person, place=40)
-    return Clause(
-        person.subject,
-        doing.deed,
+    return doing.by(
+        person,
         tense,
-        draws.perhaps_particular(rng, doing, person),
-        negative=negative,
-        question=question,
+        complement=draws.perhaps_particular(rng, doing, person),
         time=draws.future(rng, doing.deed) if draws.chance(rng, 20) else UNSAID,
-        place=doing.place,
+        **polarity,
     ).sentence()

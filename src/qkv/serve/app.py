@@ -15,11 +15,11 @@ from qkv.serve.guard import Guard
 from qkv.serve.models import Models
 from qkv.serve.observe import Metrics, Observer
 from qkv.serve.page.routes import page_router
-from qkv.serve.settings import ServeSettings
 
 
-def create_app(models: Models, settings: ServeSettings, with_page: bool = True) -> FastAPI:
+def create_app(models: Models, with_page: bool = True) -> FastAPI:
     """Build the application that serves these models, with or without the page."""
+    settings = models.settings
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -37,14 +37,14 @@ def create_app(models: Models, settings: ServeSettings, with_page: bool = True) 
     metrics = Metrics(models)
     errors.install(app)
     for routes in (
-        openai.router(models, settings),
-        libretranslate.router(models, settings),
-        tasks.router(models, settings),
+        openai.router(models),
+        libretranslate.router(models),
+        tasks.router(models),
         health.router(models, metrics),
     ):
         app.include_router(routes)
     if with_page:
-        app.include_router(page_router(models, settings))
+        app.include_router(page_router(models))
     docs.install(app, models.names()[0])
     # The last one added is the first that a request meets.
     app.add_middleware(Guard, settings=settings)

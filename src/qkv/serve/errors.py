@@ -16,6 +16,10 @@ from qkv.serve.models import BusyError, UnavailableError, UnknownModelError
 
 TAG = re.compile(r"^(str|int|float|bool)$|[\[(-]")  # how pydantic names one kind of several
 IN_PYTHON = re.compile(r", or [\w ]+ with truncate=True")  # a way out that no request has
+PATHS = {  # by what Starlette says of them; our own routes say more
+    "Not Found": "There is nothing at this path; /docs lists what there is.",
+    "Method Not Allowed": "This path cannot be asked in this way; /docs lists how it can.",
+}
 RETRY_SECONDS = 1  # after which somebody who was turned away may try again
 TYPES = {
     400: "invalid_request_error",
@@ -36,22 +40,21 @@ class ApiError(Exception):
         self.status, self.message, self.code = status, message, code
 
 
-def error_content(status: int, message: str, code: str | None = None) -> dict[str, Any]:
+def error_content(error: Exception) -> dict[str, Any]:
     """An error as OpenAI's clients read it."""
-    kind = TYPES.get(status, "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    known = as_api_error(error)
+    kind = TYPES.get(known.status, "invalid_request_error")
+    return {"error": {"message": known.message, "type": kind, "param": None, "code": known.code}}
 
 
-def error_response(
-    status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None
-) -> JSONResponse:
+def error_response(error: Exception, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Build the response for an error; those who come too often are told when to try again."""
-    headers = dict(headers or {})
+    status, headers = as_api_error(error).status, dict(headers or {})
     if status in (429, 503):
         headers.setdefault("Retry-After", str(RETRY_SECONDS))
     if status == 401:
         headers.setdefault("WWW-Authenticate", "Bearer")
-    return JSONResponse(error_content(status, message, code), status, headers)
+    return JSONResponse(error_content(error), status, headers)
 
 
 def as_api_error(error: Exception) -> ApiError:
@@ -68,6 +71,12 @@ def as_api_error(error: Exception) -> ApiError:
         return ApiError(422, IN_PYTHON.sub("", str(error)))
     if isinstance(error, TimeoutError):
         return ApiError(503, "The request took too long; ask for less at a time.", "timeout")
+    if isinstance(error, RequestValidationError):
+        return ApiError(422, _sentence(error))
+    if isinstance(error, HTTPException):
+        if error.status_code == 400:  # FastAPI's for a body that JSON's reader gives up on
+            return ApiError(422, "The body cannot be read as JSON; send an object.")
+        return ApiError(error.status_code, PATHS.get(error.detail, error.detail))
     return ApiError(500, "The server made a mistake; its log has the details.")
 
 
@@ -75,27 +84,10 @@ def install(app: FastAPI) -> None:
     """Answer every exception that stands for a mistake of the client in OpenAI's shape."""
 
     async def refuse(request: Request, error: Exception) -> JSONResponse:
-        known = as_api_error(error)
-        return error_response(known.status, known.message, known.code)
+        return error_response(error, getattr(error, "headers", None))
 
-    async def refuse_body(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        return error_response(422, _sentence(error))
-
-    async def refuse_path(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        if error.status_code == 400:  # FastAPI's for a body that JSON's reader gives up on
-            return error_response(422, "The body cannot be read as JSON; send an object.")
-        sentence = {
-            404: "There is nothing at this path; /docs lists what there is.",
-            405: "This path cannot be asked in this way; /docs lists how it can.",
-        }.get(error.status_code, str(error.detail))
-        return error_response(error.status_code, sentence, headers=error.headers)
-
-    for kind in (ApiError, UserError, TimeoutError):
+    for kind in (ApiError, UserError, TimeoutError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, refuse)
-    app.add_exception_handler(RequestValidationError, refuse_body)
-    app.add_exception_handler(HTTPException, refuse_path)
 
 
 def _nearest(errors: Sequence[Any]) -> Any:

@@ -47,8 +47,7 @@ class Guard:
         except ApiError as error:
             # The rest of a body that was not read to its end must not be waited for.
             hangs_up = {"Connection": "close"} if error.status in (408, 413) else None
-            answer = error_response(error.status, error.message, error.code, hangs_up)
-            await answer(scope, receive, send)
+            await error_response(error, hangs_up)(scope, receive, send)
             return
         await self.app(scope, _replay(body, receive), send)
 
@@ -115,15 +114,13 @@ class Guard:
                     if message["type"] != "http.request":
                         raise ApiError(400, "The client went away before its request was complete.")
                     n_bytes += len(message.get("body", b""))
-                    if n_bytes > max(most, MOST_DRAINED):
-                        raise _too_large(most)
                     if n_bytes <= most:
                         body += message.get("body", b"")
-                    if message.get("more_body", False):
-                        continue
-                    if n_bytes > most:
+                    is_over = not message.get("more_body", False)
+                    if n_bytes > (most if is_over else max(most, MOST_DRAINED)):
                         raise _too_large(most)
-                    return bytes(body)
+                    if is_over:
+                        return bytes(body)
         except TimeoutError as error:
             raise ApiError(
                 408,

@@ -18,10 +18,10 @@ class HungUpError(Exception):
     """The client has gone."""
 
 
-async def unless_hung_up(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, which is cancelled when the client goes away."""
+async def answer(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Await the answer to a request that was read; it is cancelled when the client goes away."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_leave(receive))
+    leaving = asyncio.ensure_future(_leave(request.receive))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -38,11 +38,6 @@ async def _leave(receive: Receive) -> None:
         pass
 
 
-async def answer(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await the answer to a request whose body was read."""
-    return await unless_hung_up(request.receive, work)
-
-
 class EventStream(Response):
     """Server-sent events; they end, and free what they hold, when the client goes away."""
 
@@ -57,7 +52,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until there are no more."""
         try:
-            await unless_hung_up(receive, self._send(send))
+            await answer(Request(scope, receive), self._send(send))
         finally:
             await self._events.aclose()
             await self._held.aclose()

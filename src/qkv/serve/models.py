@@ -25,6 +25,8 @@ from qkv.text.languages import THREE_LETTERS, Languages
 
 LOG = logging.getLogger("qkv.serve")
 BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.1, "int4": 0.65}  # of a weight in memory
+LAYERS = ("n_encoder_layers", "n_decoder_layers")
+DESCRIBED = ("max_length", "vocab_size", "d_model", "n_heads", *LAYERS)
 PAIR = re.compile(r"(?:^|[-_])([a-z]{2})[-_]([a-z]{2})$")
 
 
@@ -93,12 +95,7 @@ class Models:
             "task": offer.task,
             "family": config.family,
             "parameters": offer.n_parameters,
-            "max_length": config.max_length,
-            "vocab_size": config.vocab_size,
-            "d_model": config.d_model,
-            "n_heads": config.n_heads,
-            "n_encoder_layers": config.n_encoder_layers,
-            "n_decoder_layers": config.n_decoder_layers,
+            **{name: getattr(config, name) for name in DESCRIBED},
             "loaded": name in self._workers,
         }
 
@@ -135,6 +132,12 @@ class Models:
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Worker]:
+        """Hold a loaded model for one answer, which is given up when it takes too long."""
+        async with self.hold(name) as worker, asyncio.timeout(self.settings.max_seconds):
+            yield worker
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[Worker]:
         """Hold a loaded model, which stays loaded meanwhile."""
         worker = await self._worker(self.offer(name))
         worker.n_users += 1

@@ -27,7 +27,7 @@ GONE = 499  # in logs and metrics: the client went away before its answer
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; "
+    "img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -118,8 +118,7 @@ class Observer:
         except Exception as error:
             LOG.error("failed", extra={"facts": {"id": facts["id"]}}, exc_info=error)
             if not status:
-                answer = error_response(500, "The server made a mistake; its log has the details.")
-                await answer(scope, receive, sending)
+                await error_response(error)(scope, receive, sending)
         finally:
             self._write(scope, status, time.perf_counter() - start)
 
@@ -133,18 +132,8 @@ class Observer:
             count = facts.get(f"{kind}_tokens")
             if count:
                 self.metrics.tokens.labels(facts.get("model", ""), kind).inc(count)
-        LOG.info(
-            "request",
-            extra={
-                "facts": {
-                    "method": scope["method"],
-                    "path": path,
-                    "status": status,
-                    "seconds": round(seconds, 4),
-                    **facts,
-                }
-            },
-        )
+        outcome = {"method": scope["method"], "path": path, "status": status}
+        LOG.info("request", extra={"facts": {**outcome, "seconds": round(seconds, 4), **facts}})
 
 
 class JsonFormatter(logging.Formatter):

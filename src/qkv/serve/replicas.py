@@ -10,7 +10,6 @@ import logging
 import signal
 import threading
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 from fastapi import FastAPI
@@ -18,7 +17,7 @@ from fastapi import FastAPI
 from qkv.ray_cluster import cluster, shares
 from qkv.serve.app import create_app
 from qkv.serve.models import Models
-from qkv.serve.server import listen
+from qkv.serve.server import address_of, listen
 from qkv.serve.settings import ServeSettings
 
 
@@ -28,20 +27,17 @@ def serve_replicas(
     """Serve models in so many replicas until a signal comes."""
     names = Models(given, settings).names()  # mistakes are told before anything starts
     with listen(settings) as bound:
-        host, port = bound.getsockname()[:2]
+        url, port = address_of(bound), bound.getsockname()[1]
     ended = threading.Event()
 
     def build() -> FastAPI:  # in each replica
-        return create_app(Models(given, settings), settings, with_page=False)
-
-    def end(number: int, frame: FrameType | None) -> None:
-        ended.set()
+        return create_app(Models(given, settings), with_page=False)
 
     with cluster(address, n_replicas, "qkv serve --replicas") as ray:
         from ray import serve
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, end)  # Ray's own handler has been set by now
+            signal.signal(number, lambda *_: ended.set())  # Ray's own handler has been set by now
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         serve.start(http_options={"host": settings.host, "port": port})
         deployment: Any = serve.deployment(serve.ingress(build)())
@@ -51,10 +47,6 @@ def serve_replicas(
             ray_actor_options=shares(ray, n_replicas, settings.device),
         ).bind()
         serve.run(application, name="qkv", route_prefix="/")
-        shown = f"[{host}]" if ":" in host else host
-        print(
-            f"Serving {', '.join(names)} at http://{shown}:{port} in {n_replicas} replicas",
-            flush=True,
-        )
+        print(f"Serving {', '.join(names)} at {url} in {n_replicas} replicas", flush=True)
         ended.wait()
         serve.shutdown()  # type: ignore[no-untyped-call]

@@ -70,10 +70,16 @@ def listen(settings: ServeSettings) -> socket.socket:
     return bound
 
 
-def make_server(models: Models, settings: ServeSettings) -> Server:
+def address_of(bound: socket.socket) -> str:
+    """The address that a bound socket is asked at."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def make_server(models: Models) -> Server:
     """Build the server of an application, which neither names itself nor writes uvicorn's logs."""
     config = uvicorn.Config(
-        create_app(models, settings),
+        create_app(models),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -83,15 +89,13 @@ def make_server(models: Models, settings: ServeSettings) -> Server:
     return Server(config, models)
 
 
-def serve(models: Models, settings: ServeSettings) -> None:
+def serve(models: Models) -> None:
     """Listen and answer until a signal comes."""
     # A core is left to the event loop and the reader's browser: threads that wait for one that has
     # none make a step ten times as long.
     torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))
-    bound = listen(settings)
-    server = make_server(models, settings)
+    bound = listen(models.settings)
+    server = make_server(models)
     log_as_json()
-    host, port = bound.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    print(f"Serving {', '.join(models.names())} at http://{shown}:{port}", flush=True)
+    print(f"Serving {', '.join(models.names())} at {address_of(bound)}", flush=True)
     asyncio.run(server.serve([bound]))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import chain, islice, repeat
+from typing import Any, TypeVar
 
 from qkv.config import DecodeConfig
 from qkv.decode import Event, Handle, Request
@@ -16,6 +17,8 @@ from qkv.serve.worker import Worker
 from qkv.tasks import LanguageModel, Translator
 from qkv.tasks.texts import listed_texts
 from qkv.text import TextStream, Tokenizer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,6 @@ class Asked:
     prompt: tuple[int, ...]  # tokens of the prompt, or of a translator's source
     shown: str  # the prompt as text
     requests: list[Request]
-    first: int  # index of its first choice
     n_choices: int
     stops: tuple[str, ...] = ()
     after: tuple[int, ...] = ()  # tokens after which the text is spelt
@@ -109,7 +111,7 @@ def plan_completion(task: Any, body: CompletionRequest) -> Plan:
     plan = Plan([], body.logprobs, body.echo, body.max_tokens)
     for number, prompt in enumerate(prompts):
         requests = [] if body.max_tokens == 0 else _written(task, prompt, config, (), number, body)
-        asked = _asked(prompt, shown[number], requests, number * body.n, body.n, config)
+        asked = _asked(prompt, shown[number], requests, body.n, config)
         plan.asked.append(replace(asked, after=tuple(prompt)))
     return plan
 
@@ -131,7 +133,7 @@ def plan_chat(task: Any, body: ChatRequest) -> Plan:
     n_top = (body.top_logprobs or 0) if body.logprobs else None
     requests = _written(task, prompt, config, conversation.ends, len(messages), body, n_top or 0)
     requests = [replace(request, keep=True) for request in requests]
-    asked = _asked(prompt, "", requests, 0, body.n, config)
+    asked = _asked(prompt, "", requests, body.n, config)
     space = conversation.template.answer_space
     return Plan([replace(asked, drops_space=space)], n_top)
 
@@ -144,18 +146,18 @@ def plan_translations(
     if not settings.get("sample", task.decode.sample):
         settings = {name: settings[name] for name in settings if name not in ("sample", "beams")}
         settings["beams"] = max(task.decode.beams, body.n)
-    settings["n_best"] = body.n
     if body.stops:
         raise UserError("A translator knows no stop strings; leave stop out.")
-    found = task.requests(texts, **settings)
-    asked = []
-    for number, request in enumerate(found):
-        requests = draws(request) if request else []
-        source = request.source if request else ()
-        asked.append(
-            Asked(source, texts[number], requests, number * body.n, body.n, read=_translations)
-        )
-    return Plan(asked)
+    return plan_n_best(task, texts, body.n, **settings)
+
+
+def plan_n_best(task: Translator, texts: Sequence[str], n: int, **settings: Any) -> Plan:
+    """Plan the `n` best translations of texts; blank ones need no request."""
+    plan = Plan([])
+    for text, request in zip(texts, task.requests(texts, n_best=n, **settings), strict=True):
+        source, requests = (request.source, draws(request)) if request else ((), [])
+        plan.asked.append(Asked(source, text, requests, n, read=_translations))
+    return plan
 
 
 def _translations(task: Translator, handles: Sequence[Handle]) -> list[str]:
@@ -188,16 +190,11 @@ def _written(
 
 
 def _asked(
-    prompt: Sequence[int],
-    shown: str,
-    requests: list[Request],
-    first: int,
-    n_choices: int,
-    config: DecodeConfig,
+    prompt: Sequence[int], shown: str, requests: list[Request], n_choices: int, config: DecodeConfig
 ) -> Asked:
     is_search = bool(requests) and requests[0].beams > 1
     read = _completions if is_search else None
-    return Asked(tuple(prompt), shown, requests, first, n_choices, config.stop, read=read)
+    return Asked(tuple(prompt), shown, requests, n_choices, config.stop, read=read)
 
 
 def _completions(task: LanguageModel, handles: Sequence[Handle]) -> list[str]:
@@ -240,29 +237,28 @@ def _differences(body: Sampling, limit: int | None) -> dict[str, Any]:
 
 def spelt_texts(tokenizer: Tokenizer, given: str | Sequence[Any], name: str) -> list[str]:
     """Prompts, the field `name` of a request, as texts; tokens are spelt."""
-    if isinstance(given, str):
-        return [given]
-    if not given:
+    if not isinstance(given, str) and not given:
         raise UserError(f"{name} is an empty list; give a text, or a list of them.")
-    if all(isinstance(part, str) for part in given):
-        return list(given)
-    rows: Any = [given] if isinstance(given[0], int) else given
-    n_tokens = len(tokenizer)
-    return [tokenizer.decode(check_tokens(row, n_tokens)) for row in rows]
+    rows, n_tokens = _listed(given), len(tokenizer)
+    return [
+        row if isinstance(row, str) else tokenizer.decode(check_tokens(row, n_tokens))
+        for row in rows
+    ]
+
+
+def _listed(given: str | Sequence[Any]) -> list[Any]:
+    """A list of texts or of lists of tokens, where one alone may be given."""
+    return [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
 
 
 def _prompts(task: LanguageModel, body: CompletionRequest) -> tuple[list[list[int]], list[str]]:
     """The tokens of prompts, and their texts."""
     texts = spelt_texts(task.tokenizer, body.prompt, "prompt")
     context = task.model.config.max_length
-    if isinstance(body.prompt, str) or isinstance(body.prompt[0], str):
-        if body.max_tokens == 0:
-            prompts = [task.encode(text) for text in texts]
-        else:
-            prompts = task.encode_prompts(texts)
-    else:
-        rows: Any = [body.prompt] if isinstance(body.prompt[0], int) else body.prompt
-        prompts = [list(row) for row in rows]
+    prompts = _listed(body.prompt)
+    if isinstance(prompts[0], str):
+        only_read = body.max_tokens == 0
+        prompts = list(map(task.encode, texts)) if only_read else task.encode_prompts(texts)
     for tokens in prompts:
         if len(tokens) > context - (body.max_tokens != 0):
             raise UserError(
@@ -323,11 +319,8 @@ class Answer:
     def __init__(self, worker: Worker, plan: Plan) -> None:
         self.worker, self.plan = worker, plan
         self.n_generated = 0
-        self.choices = [
-            Choice(asked.first + number)
-            for asked in plan.asked
-            for number in range(asked.n_choices)
-        ]
+        self.choices = [Choice(index) for index in range(plan.n_rows)]
+        self.of_prompts = list(_grouped(self.choices, [each.n_choices for each in plan.asked]))
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Yield what the choices grow by, until all have ended."""
@@ -339,8 +332,10 @@ class Answer:
                 yield Piece(choice, "")
             return
         generation = self.worker.generate(self.plan.requests)
+        sizes = [len(asked.requests) for asked in self.plan.asked]
+        handles = list(_grouped(generation.handles, sizes))
         try:
-            readers = self._readers(generation.handles)
+            readers = self._readers(handles)
             async for event in generation:
                 self.n_generated += 1 if event.handle.request.beams == 1 else 0
                 if growing := readers.get(event.handle):
@@ -350,7 +345,7 @@ class Answer:
                     if growing.choice.finish and not event.handle.is_done:
                         generation.cancel([event.handle])
                     yield grown
-            async for piece in self._read_at_the_end(generation.handles):
+            async for piece in self._read_at_the_end(handles):
                 yield piece
         finally:
             generation.cancel()
@@ -376,40 +371,45 @@ class Answer:
                 ]
                 for prompt, row in zip(prompts, ranked, strict=True)
             ]
-        for asked, tokens in zip(self.plan.asked, scored, strict=True):
-            for choice in self.choices[asked.first : asked.first + asked.n_choices]:
+        for asked, choices, tokens in zip(self.plan.asked, self.of_prompts, scored, strict=True):
+            for choice in choices:
                 choice.text, choice.tokens = asked.shown, list(tokens)
                 yield Piece(choice, asked.shown, tokens)
 
-    def _readers(self, handles: Sequence[Handle]) -> dict[Handle, _Growing]:
-        task, left, found = self.worker.task, iter(handles), {}
-        for asked in self.plan.asked:
-            of_prompt = [next(left) for _ in asked.requests]
-            if asked.read is None:
-                for handle, choice in zip(of_prompt, self.choices[asked.first :], strict=False):
-                    found[handle] = _Growing(task, asked, choice, self.plan.n_top is not None)
-        return found
+    def _readers(self, handles: Sequence[Sequence[Handle]]) -> dict[Handle, _Growing]:
+        task, scored = self.worker.task, self.plan.n_top is not None
+        return {
+            handle: _Growing(task, asked, choice, scored)
+            for asked, choices, own in zip(self.plan.asked, self.of_prompts, handles, strict=True)
+            if asked.read is None
+            for choice, handle in zip(choices, own, strict=True)
+        }
 
-    async def _read_at_the_end(self, handles: Sequence[Handle]) -> AsyncIterator[Piece]:
+    async def _read_at_the_end(self, handles: Sequence[Sequence[Handle]]) -> AsyncIterator[Piece]:
         """Read searches, whose texts are known when all is done."""
-        left = iter(handles)
-        for asked in self.plan.asked:
-            of_prompt = [next(left) for _ in asked.requests]
-            if asked.read is None:
-                continue
-            texts = await self.worker.run(asked.read, of_prompt)
-            ended = any(best.finished for handle in of_prompt for best in handle.hypotheses)
+        asked_for = zip(self.plan.asked, self.of_prompts, handles, strict=True)
+        searches = [(asked.read, choices, own) for asked, choices, own in asked_for if asked.read]
+        if not searches:
+            return
+        found = await self.worker.run(lambda task: [read(task, own) for read, _, own in searches])
+        for (_, choices, own), texts in zip(searches, found, strict=True):
+            ended = any(best.finished for handle in own for best in handle.hypotheses)
             self.n_generated += sum(  # draws were counted token by token
                 len(best.tokens) + best.finished
-                for handle in of_prompt
+                for handle in own
                 if handle.request.beams > 1
-                for best in handle.hypotheses[: asked.n_choices]
+                for best in handle.hypotheses[: len(choices)]
             )
-            for number, choice in enumerate(self.choices[asked.first :][: asked.n_choices]):
-                text = texts[number] if number < len(texts) else ""
+            for choice, text in zip(choices, chain(texts, repeat("")), strict=False):
                 choice.text += text
-                choice.finish = "stop" if ended or not of_prompt else "length"
+                choice.finish = "stop" if ended or not own else "length"
                 yield Piece(choice, text)
+
+
+def _grouped(items: Sequence[T], sizes: Sequence[int]) -> Iterator[list[T]]:
+    """Give each prompt its own of the items, which stand one behind the other."""
+    left = iter(items)
+    return (list(islice(left, size)) for size in sizes)
 
 
 def _ranked(task: LanguageModel, prompts: list[list[int]], n_top: int) -> list[Any]:

@@ -13,7 +13,6 @@ from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from qkv.decode.closed_batch import draws
 from qkv.errors import UserError
 from qkv.serve.api.openai import check_size
 from qkv.serve.given import Body
@@ -21,9 +20,7 @@ from qkv.serve.hang_up import answer
 from qkv.serve.language_names import guess_language, language_name
 from qkv.serve.models import Models, Offer, UnknownModelError
 from qkv.serve.observe import note
-from qkv.serve.settings import ServeSettings
-from qkv.serve.worker import Worker
-from qkv.tasks import Translation, Translator
+from qkv.serve.writing import Answer, plan_n_best
 from qkv.text.languages import language_of
 
 UNKNOWN = "und"  # the language of a translator that nobody named
@@ -63,7 +60,7 @@ def _documented(kind: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": dict.fromkeys(forms, content)}}
 
 
-def router(models: Models, settings: ServeSettings) -> APIRouter:
+def router(models: Models) -> APIRouter:
     """Routes for LibreTranslate's clients."""
     routes = APIRouter(tags=["translate"])
 
@@ -71,7 +68,7 @@ def router(models: Models, settings: ServeSettings) -> APIRouter:
     async def translate(request: Request) -> dict[str, Any]:
         """Translate a text, or several."""
         body = await _body(request, TranslateRequest)
-        return await answer(request, _translate(models, settings, body, request))
+        return await answer(request, _translate(models, body, request))
 
     @routes.get("/languages")
     async def languages() -> list[dict[str, Any]]:
@@ -100,18 +97,13 @@ def router(models: Models, settings: ServeSettings) -> APIRouter:
     return routes
 
 
-async def _translate(
-    models: Models, settings: ServeSettings, body: TranslateRequest, request: Request
-) -> dict[str, Any]:
+async def _translate(models: Models, body: TranslateRequest, request: Request) -> dict[str, Any]:
     texts = [body.q] if isinstance(body.q, str) else body.q
     guessed = guess_language("\n".join(texts)) if body.source == "auto" else None
     source = guessed[0] if guessed else body.source
     offer = _choose(models, body, "" if guessed else source)
     lines = [text.replace("\r\n", "\n").split("\n") for text in texts]
-    async with models.use(offer.name) as worker, asyncio.timeout(settings.max_seconds):
-        ready, n_read = await _translations(
-            worker, settings, offer, body, list(chain(*lines)), source
-        )
+    ready, n_read = await _translations(models, offer, body, list(chain(*lines)), source)
     each = iter(ready)
     found = [[next(each) for _ in of_text] for of_text in lines]
     note(request, model=offer.name, prompt_tokens=n_read)
@@ -126,38 +118,28 @@ async def _translate(
     return content
 
 
-def _joined(lines: Sequence[Sequence[Translation]]) -> list[str]:
+def _joined(lines: Sequence[Sequence[str]]) -> list[str]:
     """The translations of a text, from those of its lines, best first; a blank line stays blank."""
-    texts = [[translation.text for translation in line] or [""] for line in lines]
-    n_best = max(map(len, texts))
-    return ["\n".join(line[min(n, len(line) - 1)] for line in texts) for n in range(n_best)]
+    n_best = max(map(len, lines))
+    return ["\n".join(line[min(n, len(line) - 1)] for line in lines) for n in range(n_best)]
 
 
 async def _translations(
-    worker: Worker,
-    settings: ServeSettings,
-    offer: Offer,
-    body: TranslateRequest,
-    texts: list[str],
-    source: str,
-) -> tuple[list[list[Translation]], int]:
+    models: Models, offer: Offer, body: TranslateRequest, texts: list[str], source: str
+) -> tuple[list[list[str]], int]:
     """The translations of lines, run together with those of other clients; tokens read."""
-    task: Translator = worker.task
-    asked: dict[str, Any] = {"n_best": 1 + body.alternatives}
-    asked["beams"] = max(body.beams or task.decode.beams, asked["n_best"])
-    if offer.languages is not None:
-        asked |= {"source_language": source, "target_language": body.target}
-    found = await asyncio.to_thread(task.requests, texts, **asked)
-    groups = [draws(request) if request else [] for request in found]
-    requests = [request for group in groups for request in group]
-    n_read = sum(len(request.source) for request in requests)
-    n_rows = sum(request is not None for request in found) * asked["n_best"]
-    check_size(settings, n_rows, n_read)
-    if not requests:
-        return [[] for _ in texts], 0
-    handles = iter(await worker.generate(requests).finish())
-    ready = [[next(handles) for _ in group] for group in groups]
-    return [task.read(group) if group else [] for group in ready], n_read
+    async with models.use(offer.name) as worker:
+        n_best = 1 + body.alternatives
+        asked: dict[str, Any] = {"beams": max(body.beams or worker.task.decode.beams, n_best)}
+        if offer.languages is not None:
+            asked |= {"source_language": source, "target_language": body.target}
+        plan = await asyncio.to_thread(plan_n_best, worker.task, texts, n_best, **asked)
+        n_read = plan.n_prompt_tokens
+        check_size(models.settings, n_best * sum(bool(one.requests) for one in plan.asked), n_read)
+        written = Answer(worker, plan)
+        await written.finish()
+    found = [[choice.text for choice in own if choice.text] for own in written.of_prompts]
+    return [of_line or [""] for of_line in found], n_read
 
 
 async def _body(request: Request, kind: type[Any]) -> Any:

@@ -17,13 +17,8 @@ from fastapi.responses import JSONResponse, Response
 from torch import Tensor
 
 from qkv.errors import UserError
-from qkv.serve.api.openai_shapes import (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    Sampling,
-)
-from qkv.serve.errors import as_api_error, error_content
+from qkv.serve.api.openai_shapes import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling
+from qkv.serve.errors import error_content
 from qkv.serve.hang_up import EventStream, answer
 from qkv.serve.models import Models
 from qkv.serve.observe import note
@@ -48,10 +43,9 @@ EMBEDDING = ("embed", "fill")
 STARTED = int(time.time())
 
 
-def router(models: Models, settings: ServeSettings) -> APIRouter:
+def router(models: Models) -> APIRouter:
     """Routes under /v1, as OpenAI's clients ask them."""
     routes = APIRouter(prefix="/v1", tags=["OpenAI"])
-    server = _Server(models, settings)
 
     @routes.get("/models")
     async def list_models() -> dict[str, Any]:
@@ -66,17 +60,18 @@ def router(models: Models, settings: ServeSettings) -> APIRouter:
     @routes.post("/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue prompts, with log-probabilities on demand; a translator translates them."""
-        return await server.write(body, request, plan_completion, _CompletionShape)
+        writing = _Writing(models, body, request, plan_completion, _CompletionShape)
+        return await writing.response()
 
     @routes.post("/chat/completions")
     async def chat(body: ChatRequest, request: Request) -> Response:
         """Answer the last message of a conversation; a translator translates it."""
-        return await server.write(body, request, plan_chat, _ChatShape)
+        return await _Writing(models, body, request, plan_chat, _ChatShape).response()
 
     @routes.post("/embeddings")
     async def embeddings(body: EmbeddingRequest, request: Request) -> JSONResponse:
         """Embed texts as vectors."""
-        return await answer(request, server.embed(body, request))
+        return await answer(request, _embed(models, body, request))
 
     return routes
 
@@ -86,107 +81,96 @@ def _model(models: Models, name: str) -> dict[str, Any]:
     return {"object": "model", "created": STARTED, "owned_by": "qkv", **about}
 
 
-class _Server:
-    """What the routes share: models and limits."""
+class _Writing:
+    """A request for text: the model that it goes to, its plan, and the shape of its answer."""
 
-    def __init__(self, models: Models, settings: ServeSettings) -> None:
-        self.models, self.settings = models, settings
-
-    async def write(
+    def __init__(
         self,
+        models: Models,
         body: Sampling,
         request: Request,
         plan: Callable[[Any, Any], Plan],
         shape: type[_Shape],
-    ) -> Response:
-        """Answer a request for text, at once or as a stream."""
-        name = self.models.choose(body.model, WRITING, "write text")
-        note(request, model=name)
-        if not body.stream:
-            return await answer(request, self._whole(name, body, request, plan, shape))
+    ) -> None:
+        self.models, self.body, self.request = models, body, request
+        self.plan, self.shape = plan, shape
+        self.seconds = models.settings.max_seconds
+        self.name = models.choose(body.model, WRITING, "write text")
+        note(request, model=self.name)
+
+    async def response(self) -> Response:
+        """Answer at once, or as a stream."""
+        if not self.body.stream:
+            return await answer(self.request, self._whole())
         stack = AsyncExitStack()
         try:
             # What the client did wrong must be found before the stream begins.
-            async with asyncio.timeout(self.settings.max_seconds):
-                ready = self._ready(stack, name, body, plan)
-                worker, planned = await answer(request, ready)
+            async with asyncio.timeout(self.seconds):
+                written, shape = await answer(self.request, self._ready(stack))
         except BaseException:
             await stack.aclose()
             raise
-        written = Answer(worker, planned)
-        events = self._events(stack, written, shape(name, body, worker), request)
-        return EventStream(events, stack)
+        return EventStream(self._events(stack, written, shape), stack)
 
-    async def _ready(
-        self,
-        stack: AsyncExitStack,
-        name: str,
-        body: Sampling,
-        plan: Callable[[Any, Any], Plan],
-    ) -> tuple[Worker, Plan]:
+    async def _ready(self, stack: AsyncExitStack) -> tuple[Answer, _Shape]:
         """Load the model, and plan what to do within the limits."""
-        worker = await stack.enter_async_context(self.models.use(name))
-        planned = await asyncio.to_thread(plan, worker.task, body)
-        check_size(self.settings, planned.n_rows, planned.n_tokens)
-        return worker, planned
+        worker = await stack.enter_async_context(self.models.hold(self.name))
+        plan = await asyncio.to_thread(self.plan, worker.task, self.body)
+        check_size(self.models.settings, plan.n_rows, plan.n_tokens)
+        return Answer(worker, plan), self.shape(self.name, self.body, worker)
 
-    async def _whole(
-        self,
-        name: str,
-        body: Sampling,
-        request: Request,
-        plan: Callable[[Any, Any], Plan],
-        shape: type[_Shape],
-    ) -> JSONResponse:
-        async with AsyncExitStack() as stack, asyncio.timeout(self.settings.max_seconds):
-            worker, planned = await self._ready(stack, name, body, plan)
-            written = Answer(worker, planned)
+    async def _whole(self) -> JSONResponse:
+        async with AsyncExitStack() as stack, asyncio.timeout(self.seconds):
+            written, shape = await self._ready(stack)
             await written.finish()
-            content = shape(name, body, worker).whole(written)
-        _count(request, written)
+            content = shape.whole(written)
+        self._count(written)
         return JSONResponse(content)
 
     async def _events(
-        self, stack: AsyncExitStack, written: Answer, shape: _Shape, request: Request
+        self, stack: AsyncExitStack, written: Answer, shape: _Shape
     ) -> AsyncGenerator[str]:
         """Server-sent events of a text as it grows."""
         try:
-            async with stack, asyncio.timeout(self.settings.max_seconds):
-                for chunk in shape.start(written):
-                    yield _event(chunk)
+            async with stack, asyncio.timeout(self.seconds):
+                for part in shape.start(written):
+                    yield _event(shape.chunk(part))
                 async with aclosing(written.pieces()) as pieces:
                     async for piece in pieces:
                         if piece.text or piece.tokens or piece.choice.finish:
-                            yield _event(shape.chunk(piece))
-                if shape.body.includes_usage:
-                    yield _event(shape.usage_chunk(written))
+                            yield _event(shape.chunk(shape.part(piece)))
+                if self.body.includes_usage:
+                    yield _event({**shape.chunk(), "usage": usage(written)})
         except Exception as error:
-            known = as_api_error(error)
-            yield _event(error_content(known.status, known.message, known.code))
+            yield _event(error_content(error))
         finally:
-            _count(request, written)
+            self._count(written)
         yield "data: [DONE]\n\n"
 
-    async def embed(self, body: EmbeddingRequest, request: Request) -> JSONResponse:
-        """Embed texts."""
-        name = self.models.choose(body.model, EMBEDDING, "embed texts")
-        async with self.models.use(name) as worker, asyncio.timeout(self.settings.max_seconds):
-            texts = spelt_texts(worker.task.tokenizer, body.input, "input")
-            n_tokens = await asyncio.to_thread(count_tokens, worker.task.tokenizer, texts)
-            check_size(self.settings, len(texts), n_tokens)
-            vectors = await worker.gather(embed_texts, texts)
-        if body.dimensions not in (None, len(vectors[0])):
-            raise UserError(
-                f"dimensions: these vectors have {len(vectors[0])} numbers, and no other size; "
-                f"leave it out."
-            )
-        note(request, model=name, prompt_tokens=n_tokens)
-        data = [
-            {"object": "embedding", "index": index, "embedding": _vector(vector, body)}
-            for index, vector in enumerate(vectors)
-        ]
-        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        return JSONResponse({"object": "list", "data": data, "model": name, "usage": usage})
+    def _count(self, written: Answer) -> None:
+        read, generated = written.plan.n_prompt_tokens, written.n_generated
+        note(self.request, prompt_tokens=read, completion_tokens=generated)
+
+
+async def _embed(models: Models, body: EmbeddingRequest, request: Request) -> JSONResponse:
+    name = models.choose(body.model, EMBEDDING, "embed texts")
+    async with models.use(name) as worker:
+        texts = spelt_texts(worker.task.tokenizer, body.input, "input")
+        n_tokens = await asyncio.to_thread(count_tokens, worker.task.tokenizer, texts)
+        check_size(models.settings, len(texts), n_tokens)
+        vectors = await worker.gather(embed_texts, texts)
+    if body.dimensions not in (None, len(vectors[0])):
+        raise UserError(
+            f"dimensions: these vectors have {len(vectors[0])} numbers, and no other size; "
+            f"leave it out."
+        )
+    note(request, model=name, prompt_tokens=n_tokens)
+    data = [
+        {"object": "embedding", "index": index, "embedding": _vector(vector, body)}
+        for index, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    return JSONResponse({"object": "list", "data": data, "model": name, "usage": usage})
 
 
 def check_size(settings: ServeSettings, n_rows: int, n_tokens: int) -> None:
@@ -220,14 +204,6 @@ def _vector(vector: Tensor, body: EmbeddingRequest) -> list[float] | str:
     return base64.b64encode(vector.numpy().astype("<f4").tobytes()).decode()
 
 
-def _count(request: Request, written: Answer) -> None:
-    note(
-        request,
-        prompt_tokens=written.plan.n_prompt_tokens,
-        completion_tokens=written.n_generated,
-    )
-
-
 def _event(content: dict[str, Any]) -> str:
     return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
 
@@ -239,45 +215,32 @@ class _Shape(ABC):
 
     def __init__(self, name: str, body: Any, worker: Worker) -> None:
         self.body = body
-        self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time())}
-        self._name = name
-        self._texts = (
-            TokenTexts(worker.task.tokenizer) if body.logprobs not in (None, False) else None
-        )
+        id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self._head = {"id": id, "created": int(time.time()), "model": name}
+        scored = body.logprobs not in (None, False)
+        self._texts = TokenTexts(worker.task.tokenizer) if scored else None
         self._offsets: dict[int, int] = {}
 
     def whole(self, written: Answer) -> dict[str, Any]:
         """All texts at once."""
-        return {
-            **self._head,
-            "object": self.kind,
-            "model": self._name,
-            "choices": [self.choice(choice) for choice in written.choices],
-            "usage": usage(written),
-        }
+        choices = [self.choice(choice) for choice in written.choices]
+        return {**self._head, "object": self.kind, "choices": choices, "usage": usage(written)}
 
     @abstractmethod
     def choice(self, choice: Choice) -> dict[str, Any]:
         """A whole text."""
 
     def start(self, written: Answer) -> list[dict[str, Any]]:
-        """What a stream begins with."""
+        """What each choice begins with in a stream."""
         return []
-
-    def chunk(self, piece: Piece) -> dict[str, Any]:
-        """A part of a stream."""
-        return self._chunk([self.part(piece)])
 
     @abstractmethod
     def part(self, piece: Piece) -> dict[str, Any]:
         """What a choice has grown by."""
 
-    def usage_chunk(self, written: Answer) -> dict[str, Any]:
-        """The last part of a stream, on demand: the number of tokens."""
-        return {**self._chunk([]), "usage": usage(written)}
-
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        content = {**self._head, "object": self.chunk_kind, "model": self._name, "choices": choices}
+    def chunk(self, *parts: dict[str, Any]) -> dict[str, Any]:
+        """A message of a stream, about some choices or none."""
+        content = {**self._head, "object": self.chunk_kind, "choices": list(parts)}
         return {**content, "usage": None} if self.body.includes_usage else content
 
 
@@ -296,11 +259,9 @@ class _CompletionShape(_Shape):
     prefix = "cmpl"
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """A whole text."""
         return self.part(Piece(choice, choice.text, choice.tokens))
 
     def part(self, piece: Piece) -> dict[str, Any]:
-        """What a choice has grown by."""
         return {
             "index": piece.choice.index,
             "text": piece.text,
@@ -344,7 +305,6 @@ class _ChatShape(_Shape):
     kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """A whole answer."""
         return {
             "index": choice.index,
             "message": {"role": "assistant", "content": choice.text, "refusal": None},
@@ -355,15 +315,10 @@ class _ChatShape(_Shape):
     def start(self, written: Answer) -> list[dict[str, Any]]:
         """Say who speaks."""
         delta = {"role": "assistant", "content": ""}
-        return [
-            self._chunk(
-                [{"index": x.index, "delta": delta, "logprobs": None, "finish_reason": None}]
-            )
-            for x in written.choices
-        ]
+        begun = {"delta": delta, "logprobs": None, "finish_reason": None}
+        return [{"index": choice.index, **begun} for choice in written.choices]
 
     def part(self, piece: Piece) -> dict[str, Any]:
-        """What an answer has grown by."""
         return {
             "index": piece.choice.index,
             "delta": {"content": piece.text} if piece.text else {},

@@ -44,12 +44,8 @@ class Sampling(Body):
 
     def refused(self) -> list[str]:
         """Names of settings that would change the answer and that nobody here can follow."""
-        unknown = {
-            "frequency_penalty": self.frequency_penalty,
-            "presence_penalty": self.presence_penalty,
-            "logit_bias": self.logit_bias,
-        }
-        return [name for name, value in unknown.items() if value]
+        names = ("frequency_penalty", "presence_penalty", "logit_bias")
+        return [name for name in names if getattr(self, name)]
 
     @property
     def includes_usage(self) -> bool:
@@ -122,13 +118,10 @@ class ChatRequest(Sampling):
 
     def refused(self) -> list[str]:
         """Names of settings that nobody here can follow."""
-        form = self.response_format or {}
-        more = {
-            "tools": self.tools,
-            "functions": self.functions,
-            "response_format": form.get("type", "text") != "text",
-        }
-        return [*super().refused(), *(name for name, value in more.items() if value)]
+        more = [name for name in ("tools", "functions") if getattr(self, name)]
+        if (self.response_format or {}).get("type", "text") != "text":
+            more.append("response_format")
+        return [*super().refused(), *more]
 
 
 class EmbeddingRequest(Body):

@@ -20,7 +20,6 @@ from qkv.serve.given import Body, GivenText, is_image
 from qkv.serve.hang_up import answer
 from qkv.serve.models import Models
 from qkv.serve.observe import note
-from qkv.serve.settings import ServeSettings
 from qkv.tasks import Answerer, Classifier, Encoder, ImageClassifier, LanguageModel, Tagger
 
 MAX_TRACED = 200_000  # numbers in one answer
@@ -101,19 +100,17 @@ class TraceRequest(Body):
     head: int | None = Field(None, ge=0)
 
 
-def router(models: Models, settings: ServeSettings) -> APIRouter:
+def router(models: Models) -> APIRouter:
     """Routes of the tasks."""
     routes = APIRouter(tags=["tasks"])
-    server = _Server(models, settings)
 
     def add(name: str, function: Callable[..., list[Any]], shape: type[Body]) -> None:
         """Add the route of a task on texts; the fields of its body beside them are settings."""
 
         async def endpoint(body: Any, request: Request) -> dict[str, Any]:
             own = body.model_dump(exclude={"model", "texts"})
-            return await answer(
-                request, server.ask(name, body.model, function, body.texts, own, request)
-            )
+            work = _ask(models, name, body.model, function, body.texts, own, request)
+            return await answer(request, work)
 
         endpoint.__annotations__["body"] = shape
         routes.add_api_route(
@@ -130,7 +127,7 @@ def router(models: Models, settings: ServeSettings) -> APIRouter:
     async def answer_question(body: AnswerRequest, request: Request) -> dict[str, Any]:
         """Find the span of a text that answers a question."""
         pairs, own = [(body.question, body.context)], {"n_best": body.n_best}
-        work = server.ask("answer", body.model, _answered, pairs, own, request)
+        work = _ask(models, "answer", body.model, _answered, pairs, own, request)
         found = await answer(request, work)
         best, *_ = found["results"][0]
         return {"model": found["model"], **best, "n_best": found["results"][0]}
@@ -155,33 +152,29 @@ KINDS = {
 """The tasks of the models that can do something, and what it is called."""
 
 
-class _Server:
-    def __init__(self, models: Models, settings: ServeSettings) -> None:
-        self.models, self.settings = models, settings
-
-    async def ask(
-        self,
-        kind: str,
-        model: str | None,
-        function: Callable[..., list[Any]],
-        texts: str | Sequence[Any],
-        own: Mapping[str, Hashable],
-        request: Request,
-    ) -> dict[str, Any]:
-        """Give texts, and the task's own settings, to a model of the right kind."""
-        listed = [texts] if isinstance(texts, str) else list(texts)
-        flat = [part for text in listed for part in _parts(text)]
-        tasks, doing = KINDS[kind]
-        sees = kind == "classify" and any(map(is_image, flat))
-        name = self.models.choose(model, tasks, "classify images" if sees else doing, sees)
-        if not listed:
-            raise UserError("texts is an empty list; give a text, or a list of them.")
-        async with self.models.use(name) as worker, asyncio.timeout(self.settings.max_seconds):
-            n_tokens = await asyncio.to_thread(_n_tokens, worker.task, flat)
-            check_size(self.settings, len(listed), n_tokens)
-            results = await worker.gather(function, listed, **own)
-        note(request, model=name, prompt_tokens=n_tokens)
-        return {"model": name, "results": results}
+async def _ask(
+    models: Models,
+    kind: str,
+    model: str | None,
+    function: Callable[..., list[Any]],
+    texts: str | Sequence[Any],
+    own: Mapping[str, Hashable],
+    request: Request,
+) -> dict[str, Any]:
+    """Give texts, and the task's own settings, to a model of the right kind."""
+    listed = [texts] if isinstance(texts, str) else list(texts)
+    flat = [part for text in listed for part in _parts(text)]
+    tasks, doing = KINDS[kind]
+    sees = kind == "classify" and any(map(is_image, flat))
+    name = models.choose(model, tasks, "classify images" if sees else doing, sees)
+    if not listed:
+        raise UserError("texts is an empty list; give a text, or a list of them.")
+    async with models.use(name) as worker:
+        n_tokens = await asyncio.to_thread(_n_tokens, worker.task, flat)
+        check_size(models.settings, len(listed), n_tokens)
+        results = await worker.gather(function, listed, **own)
+    note(request, model=name, prompt_tokens=n_tokens)
+    return {"model": name, "results": results}
 
 
 def _parts(text: str | Sequence[str]) -> list[str]:

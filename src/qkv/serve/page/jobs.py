@@ -40,13 +40,18 @@ class Jobs:
         process = self._process
         return self._name if process is not None and process.poll() is None else ""
 
-    def start(self, name: str, arguments: Sequence[str]) -> None:
-        """Start `qkv` with these arguments; its output goes to a file beside its results."""
+    def start(self, name: str, arguments: Sequence[str], anew: Path | None = None) -> None:
+        """Start `qkv` with these arguments; its output goes to a file beside its results.
+
+        The folder `anew`, of an earlier job, is removed before.
+        """
         with self._lock:
             if busy := self.running():
                 raise UserError(f"{busy} is still running; wait until it ends, or stop it.")
+            if anew is not None:
+                shutil.rmtree(anew, ignore_errors=True)
             self.folder.mkdir(parents=True, exist_ok=True)
-            with (self.folder / f"{name.replace('/', '-')}.txt").open("wb") as log:
+            with self._output(name).open("wb") as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "qkv", *arguments],
                     stdin=subprocess.DEVNULL,
@@ -72,19 +77,22 @@ class Jobs:
         process = self._process
         if name != self._name or process is None or process.poll() in (None, 0):
             return ""
-        path = self.folder / f"{name.replace('/', '-')}.txt"
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = self.printed(name).strip().splitlines()
         return lines[-1] if lines else f"{name} ended with code {process.returncode}."
+
+    def printed(self, name: str) -> str:
+        """What a job has printed."""
+        path = self._output(name)
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+    def _output(self, name: str) -> Path:
+        return self.folder / f"{name.replace('/', '-')}.txt"
 
     def start_demo(self) -> None:
         """Train the packaged recipe anew."""
-        recipe = RECIPES / "demo.toml"
-        folder = self.folder / DEMO
-        if self.running():
-            raise UserError(f"{self.running()} is still running; wait until it ends, or stop it.")
-        shutil.rmtree(folder, ignore_errors=True)  # the page's own earlier run
+        recipe, folder = RECIPES / "demo.toml", self.folder / DEMO
         often = ["--set", "train.valid_every=100"]  # to see samples improve
-        self.start("runs/demo", ["train", str(recipe), "--out", str(folder), *often])
+        self.start("runs/demo", ["train", str(recipe), "--out", str(folder), *often], folder)
 
     def start_lab(self, name: str, language: str) -> None:
         """Run a lab; its figure and its numbers go to the page's folder."""
@@ -206,7 +214,7 @@ def lab_state(jobs: Jobs, name: str) -> dict[str, Any]:
     return {
         "running": jobs.running() == f"labs/{name}",
         "figure": lab_figure(jobs, name).is_file(),
-        "printed": _printed(jobs.folder / f"labs-{name}.txt"),
+        "printed": jobs.printed(f"labs/{name}")[-8000:],
         "failure": jobs.failure(f"labs/{name}"),
     }
 
@@ -219,7 +227,3 @@ def lab_figure(jobs: Jobs, name: str, language: Language = "en") -> Path:
         raise UserError(f"There is no lab {name!r}.")
     paths = [jobs.folder / "labs" / f"{name}{of}.png" for of in ("", ".zh")]
     return paths[1] if language == "zh" and paths[1].is_file() else paths[0]
-
-
-def _printed(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")[-8000:] if path.is_file() else ""

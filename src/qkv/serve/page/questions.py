@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
@@ -18,7 +17,6 @@ from qkv.serve.page.looks import answer as outputs
 from qkv.serve.page.looks import quantities
 from qkv.serve.page.traces import Ask, missing_search, untouched
 from qkv.serve.page.worked import worked
-from qkv.serve.settings import ServeSettings
 from qkv.serve.worker import Worker
 
 QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -37,12 +35,12 @@ QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
 """By the last part of the path; the annotation of `ask` is the body."""
 
 
-def add_questions(router: APIRouter, models: Models, settings: ServeSettings) -> None:
+def add_questions(router: APIRouter, models: Models) -> None:
     """Add `POST /v1/models/MODEL/QUESTION` for each question."""
     for what, function in QUESTIONS.items():
         router.add_api_route(
             f"/v1/models/{{model:path}}/{what}",
-            _endpoint(function, models, settings),
+            _endpoint(function, models),
             methods=["POST"],
             name=what,
             description=(function.__doc__ or "").partition("\n")[0],
@@ -51,30 +49,21 @@ def add_questions(router: APIRouter, models: Models, settings: ServeSettings) ->
         )
 
 
-def _endpoint(
-    function: Callable[[Any, Any], Any], models: Models, settings: ServeSettings
-) -> Callable[..., Any]:
+def _endpoint(function: Callable[[Any, Any], Any], models: Models) -> Callable[..., Any]:
+    async def work(model: str, ask: Any) -> Any:
+        async with models.use(model) as worker:
+            if isinstance(ask, Ask):
+                await _search(worker, ask)
+            return await worker.run(function, ask)
+
     async def endpoint(model: str, ask: Any, request: Request) -> Any:
-        found = await answer(request, _ask(models, settings, model, function, ask))
+        found = await answer(request, work(model, ask))
         if isinstance(found, bytes):
             return Response(found, media_type="application/octet-stream")
         return found
 
     endpoint.__annotations__["ask"] = get_type_hints(function)["ask"]
     return endpoint
-
-
-async def _ask(
-    models: Models,
-    settings: ServeSettings,
-    model: str,
-    function: Callable[[Any, Any], Any],
-    ask: Any,
-) -> Any:
-    async with models.use(model) as worker, asyncio.timeout(settings.max_seconds):
-        if isinstance(ask, Ask):
-            await _search(worker, ask)
-        return await worker.run(function, ask)
 
 
 async def _search(worker: Worker, ask: Ask) -> None:

@@ -13,7 +13,6 @@ from qkv.serve.models import Models
 from qkv.serve.page.questions import add_questions
 from qkv.serve.page.section_routes import sections_router
 from qkv.serve.page.structure import structure
-from qkv.serve.settings import ServeSettings
 
 STATIC = Path(__file__).resolve().parent / "static"
 TYPES = {
@@ -23,18 +22,9 @@ TYPES = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
 }
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
-}
 
 
-def page_router(models: Models, settings: ServeSettings) -> APIRouter:
+def page_router(models: Models) -> APIRouter:
     """Routes of the page for the models that a server offers."""
     router = APIRouter(tags=["page"])
 
@@ -51,8 +41,8 @@ def page_router(models: Models, settings: ServeSettings) -> APIRouter:
         """Stacks, layers, stations and formulas of a model."""
         return await models.run(model, lambda task: structure(model, task, language))
 
-    add_questions(router, models, settings)
-    router.include_router(sections_router(models, settings))
+    add_questions(router, models)
+    router.include_router(sections_router(models))
     return router
 
 
@@ -62,5 +52,5 @@ def static_file(path: str) -> Response:
     if not file.is_relative_to(STATIC) or not file.is_file() or file.suffix not in TYPES:
         raise HTTPException(404, f"There is no page/{path}.")
     # A browser asks for the icon anew whenever the address changes, as it does with each letter.
-    kept = {"Cache-Control": "max-age=3600"} if file.suffix == ".svg" else {}
-    return FileResponse(file, media_type=TYPES[file.suffix], headers=HEADERS | kept)
+    kept = "max-age=3600" if file.suffix == ".svg" else "no-cache"
+    return FileResponse(file, media_type=TYPES[file.suffix], headers={"Cache-Control": kept})

@@ -17,7 +17,6 @@ from qkv.inspect.draw.language import Language
 from qkv.serve.models import Models
 from qkv.serve.page import comparing
 from qkv.serve.page.jobs import Jobs, Runs, lab_figure, lab_list, lab_state
-from qkv.serve.settings import ServeSettings
 
 Length = Annotated[int, Query(ge=2, le=256)]
 
@@ -28,14 +27,15 @@ class SampleAsk(BaseModel):
     text: str = Field("", max_length=400)
 
 
-def sections_router(models: Models, settings: ServeSettings) -> APIRouter:
+def sections_router(models: Models) -> APIRouter:
     """Routes for the models that a server offers."""
     router = APIRouter(tags=["page"])
     _position_routes(router, models)
     jobs = Jobs()
-    _training_routes(router, runs := Runs(_folders(models), jobs), settings)
+    is_local = models.settings.is_local
+    _training_routes(router, runs := Runs(_folders(models), jobs), is_local)
     _lab_routes(router, jobs)
-    router.include_router(_work_routes(runs, settings))
+    router.include_router(_work_routes(runs, is_local))
     return router
 
 
@@ -53,7 +53,7 @@ def _position_routes(router: APIRouter, models: Models) -> None:
         return comparing.position_table(length, width)
 
 
-def _training_routes(router: APIRouter, runs: Runs, settings: ServeSettings) -> None:
+def _training_routes(router: APIRouter, runs: Runs, is_local: bool) -> None:
     @router.get("/v1/runs")
     async def list_runs() -> dict[str, Any]:
         """Runs that can be watched."""
@@ -63,7 +63,7 @@ def _training_routes(router: APIRouter, runs: Runs, settings: ServeSettings) -> 
     async def log_of(name: str, after: Annotated[int, Query(ge=0)] = 0) -> dict[str, Any]:
         """New records of a run's log."""
         found = await asyncio.to_thread(runs.log, name, after)
-        folder = str(runs.folder(name)) if settings.is_local else name
+        folder = str(runs.folder(name)) if is_local else name
         return {**found, "folder": folder}  # which only readers at this machine need to know
 
     @router.post("/v1/runs/{name}/sample")
@@ -87,12 +87,12 @@ def _lab_routes(router: APIRouter, jobs: Jobs) -> None:
         return FileResponse(path, media_type="image/png", headers={"Cache-Control": "no-cache"})
 
 
-def _work_routes(runs: Runs, settings: ServeSettings) -> APIRouter:
+def _work_routes(runs: Runs, is_local: bool) -> APIRouter:
     """Routes that start work, and are not in the description of the API: for the page alone."""
 
     def check_local(request: Request) -> None:
         """Only the page itself may start work, and only on a server for this machine alone."""
-        if not settings.is_local:
+        if not is_local:
             raise HTTPException(
                 403, "Work can be started only where the server serves this machine."
             )

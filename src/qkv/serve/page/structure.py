@@ -17,28 +17,10 @@ from qkv.inspect.trace.trace import Trace
 from qkv.model import Model, parameter_shapes
 from qkv.serve.page.actions import actions, examples
 
-FACTS = (
-    "family",
-    "norm",
-    "norm_position",
-    "parallel",
-    "activation",
-    "gated",
-    "positions",
-    "shared_layers",
-    "n_experts",
-    "d_model",
-    "d_ff",
-    "d_head",
-    "n_heads",
-    "kv_heads",
-    "vocab_size",
-    "max_length",
-    "tie",
-    "window",
-    "causal",
-    "score_division",
-)
+PARTS = ("family", "norm", "norm_position", "parallel", "activation", "gated", "positions")
+SIZES = ("d_model", "d_ff", "d_head", "n_heads", "kv_heads", "vocab_size", "max_length")
+OTHERS = ("tie", "window", "causal", "score_division")
+FACTS = (*PARTS, "shared_layers", "n_experts", *SIZES, *OTHERS)
 
 
 def structure(name: str, task: Any, shown_in: Language = "en") -> dict[str, Any]:

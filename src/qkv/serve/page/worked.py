@@ -71,10 +71,6 @@ class Cell:
             value[0] if len(axes) > 1 and axes[1] in ("H", "G", "1") and value.dim() == 3 else value
         )
 
-    def weight(self, name: str) -> Tensor | None:
-        """A weight of the sublayer, where it has one."""
-        return self.of(name) if self.has(name) else None
-
 
 def worked(task: Any, ask: CellAsk) -> dict[str, Any]:
     """Work out one cell."""
@@ -139,22 +135,15 @@ def _projected(cell: Cell) -> list[Line]:
     """Q, K or V: what the attention reads, times a column of its matrix."""
     part = cell.key.rpartition(".")[2]
     letter = {"query": "Q", "key": "K", "value": "V"}[part]
-    matrix = cell.weight(f"W_{letter}")
-    if matrix is None or cell.head is None:
+    if cell.head is None or not cell.has(f"W_{letter}"):
         return []
-    width = cell.trace.sizes["K"]
-    column = cell.head * width + cell.column
-    bias = cell.weight(f"b_{letter}")
-    line = _product(
-        f"x·W_{letter}",
-        _read(cell, letter)[cell.row],
-        matrix[:, column],
-        None if bias is None else float(bias[column]),
-    )
+    column = cell.head * cell.trace.sizes["K"] + cell.column
+    of_all_heads = replace(cell, column=column)
+    lines = _linear(of_all_heads, _read(cell, letter), f"W_{letter}", f"b_{letter}")
     symbol = "↻" if cell.has("rotation") else "norm" if cell.has(f"{part}_norm.deviation") else ""
-    if letter == "V" or not symbol:
-        return [line]
-    return [line, Line(symbol, float(cell.of(part, cell.head)[cell.row, cell.column]))]
+    if letter != "V" and symbol:
+        lines.append(Line(symbol, float(cell.of(part, cell.head)[cell.row, cell.column])))
+    return lines
 
 
 def _read(cell: Cell, letter: str) -> Tensor:
@@ -202,17 +191,18 @@ def _scores(cell: Cell) -> list[Line]:
 
 def _weights(cell: Cell) -> list[Line]:
     """The score, its exponential, and the share of it in the row."""
-    scores = cell.of("scores", cell.head)[cell.row]
-    power = float((scores[cell.column] - scores.max()).exp())
-    total = float((scores - scores.max()).exp().sum())
+    lines = _softmax("exp(s − max)", cell.of("scores", cell.head)[cell.row], cell.column)
     weight = float(cell.of("weights", cell.head)[cell.row, cell.column])
-    is_set = not _is_close(power / total, weight)
-    return [
-        *_scores(cell),
-        Line("exp(s − max)", power, operand=float(scores.max())),
-        Line("÷ Σ", power / total if is_set else weight, operand=total),
-        *([Line("≔", weight)] if is_set else []),  # by a change
-    ]
+    if not _is_close(lines[-1].value, weight):  # by a change
+        lines.append(Line("≔", weight))
+    return [*_scores(cell), *lines]
+
+
+def _softmax(symbol: str, row: Tensor, column: int) -> list[Line]:
+    """The exponential of a number, and its share in those of the row."""
+    powers, most = (row - row.max()).exp(), float(row.max())
+    power, total = float(powers[column]), float(powers.sum())
+    return [Line(symbol, power, operand=most), Line("÷ Σ", power / total, operand=total)]
 
 
 def _heads(cell: Cell) -> list[Line]:
@@ -236,11 +226,10 @@ def _output(cell: Cell) -> list[Line]:
 
 
 def _linear(cell: Cell, left: Tensor, matrix: str, bias: str) -> list[Line]:
-    weights, added = cell.weight(matrix), cell.weight(bias)
-    if weights is None:
+    if not cell.has(matrix):
         return []
-    own = None if added is None else float(added[cell.column])
-    return [_product(f"x·{matrix}", left[cell.row], weights[:, cell.column], own)]
+    own = float(cell.of(bias)[cell.column]) if cell.has(bias) else None
+    return [_product(f"x·{matrix}", left[cell.row], cell.of(matrix)[:, cell.column], own)]
 
 
 def _sum(cell: Cell) -> list[Line]:
@@ -361,12 +350,7 @@ def _probabilities(cell: Cell) -> list[Line]:
     logits = cell.named("logits").reshape(-1, cell.trace.shape("logits")[-1])[cell.row]
     if cell.trace.inputs.output_kind not in ("tokens", "class"):
         return []
-    power, total = (logits[cell.column] - logits.max()).exp(), (logits - logits.max()).exp().sum()
-    return [
-        *_logits(cell),
-        Line("exp(z − max)", float(power), operand=float(logits.max())),
-        Line("÷ Σ", float(power / total), operand=float(total)),
-    ]
+    return [*_logits(cell), *_softmax("exp(z − max)", logits, cell.column)]
 
 
 Rule = Callable[[Cell], Sequence[Line]]

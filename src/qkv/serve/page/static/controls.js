@@ -29,6 +29,13 @@ export const roomIn = (element, most, least = 300) => Math.max(least, Math.min(m
 /** A button. */
 export const button = (text, onclick, attributes = {}) => el("button", { type: "button", class: "chip", onclick, ...attributes }, text);
 
+/** Buttons of which one is chosen; each option is [value, text, class]. */
+export const radios = (options, chosen, choose) => options.map(([value, text, kind]) => el("button", {
+  type: "button", role: "radio", class: kind, "aria-checked": String(value === chosen), onclick: () => choose(value),
+}, text));
+/** A row of such buttons with a name. */
+export const segments = (label, ...given) => el("div", { class: "segments", role: "radiogroup", "aria-label": label }, radios(...given));
+
 /** A part of a section: heading, one sentence about it, content, and buttons that save it; `code` is of export.js. */
 export function panel(state, key, code, ...content) {
   const body = el("div", { class: "body" }, ...content);

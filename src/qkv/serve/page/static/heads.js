@@ -1,5 +1,6 @@
 /** All heads at once, layers × heads as small maps; one enlarged as a map or as lines between words. */
 import { switchFor } from "./change.js";
+import { segments } from "./controls.js";
 import { el, newest, percent, show, svg, visible } from "./dom.js";
 import { exportButtons } from "./export.js";
 import { t } from "./i18n.js";
@@ -60,9 +61,8 @@ function drawControls(view) {
   const again = (fields) => { Object.assign(view, fields); cellsOf(view).forEach((cell) => paintCell(view, cell)); drawLarge(view); };
   const shown = el("output", { class: "number" }, view.threshold.toFixed(2));
   show(controls,
-    el("div", { class: "segments", role: "radiogroup", "aria-label": t("heads.kind") }, ...about.kinds.map(({ name }) => el("button", {
-      type: "button", role: "radio", "aria-checked": String(name === kind.name), onclick: () => { state.set({ at: "", head: null }); view.kind = name; drawAll(view); },
-    }, kindName(name)))),
+    segments(t("heads.kind"), about.kinds.map(({ name }) => [name, kindName(name)]), kind.name,
+      (name) => { state.set({ at: "", head: null }); view.kind = name; drawAll(view); }),
     el("label", { class: "toggle" }, t("heads.threshold"),
       el("input", { type: "range", min: 0, max: 0.5, step: 0.01, value: view.threshold, oninput: (event) => { again({ threshold: Number(event.target.value) }); shown.textContent = view.threshold.toFixed(2); } }), shown),
     kind.sinks.length ? el("label", { class: "toggle" },
@@ -142,7 +142,6 @@ async function drawLarge(view) {
   const quantity = { shape: found.shape.slice(-2), data: shownWeights(view, found.data, found.shape.at(-1)) };
   const [queries, keys] = [answer.tokens[kind.queries], answer.tokens[kind.looked_at]];
   const [stack, layer, sublayer] = key.split(".");
-  const button = (lines, label) => el("button", { type: "button", role: "radio", "aria-checked": String(view.lines === lines), onclick: () => { view.lines = lines; drawLarge(view); } }, label);
   const picture = view.lines ? drawLines(quantity, queries, keys)
     : drawMap(quantity, { colour: "attention", rowNames: queries, columnNames: keys, scale: 1, width: Math.min(560, large.clientWidth), most: 64, mask: answer.quantities[maskOf(key)].data, label: `${kindName(kind.name)} ${layer} ${head}`,
       selected: { row: state.row, column: state.column }, choose: (row, column) => state.set({ section: "river", at: key, head, row, column, open: [...new Set([...state.open, `${stack}.${layer}`])] }, { push: true }) });
@@ -157,7 +156,7 @@ async function drawLarge(view) {
     el("h2", {}, `${t(`stack.${stack}`)} ${layer} · ${t("head", { head })}`),
     role,
     el("p", { class: "quiet" }, t(`heads.about.${sublayer}`)),
-    el("div", { class: "segments", role: "radiogroup", "aria-label": t("heads.as") }, button(false, t("heads.map")), button(true, t("heads.lines"))),
+    segments(t("heads.as"), [[false, t("heads.map")], [true, t("heads.lines")]], view.lines, (lines) => { view.lines = lines; drawLarge(view); }),
     picture,
     el("div", { class: "switches" }, switchFor(state, `off:${stack}.${layer}.${sublayer}:head=${head}`, t("switch.head", { head }))),
     exportButtons(state, () => large.querySelector(".map canvas") ?? large.querySelector(".lines"),

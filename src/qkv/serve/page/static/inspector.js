@@ -1,5 +1,6 @@
 /** The inspector: name, formula, map and numbers of whatever is selected, and switches to change it. */
 import { switchFor, weightSlider, patchForm } from "./change.js";
+import { segments } from "./controls.js";
 import { el, indexed, newest, number, show, visible } from "./dom.js";
 import { exportButtons } from "./export.js";
 import { formula } from "./formula.js";
@@ -228,12 +229,11 @@ function chooseCell(state, station, part, row, column) {
 
 function headChooser(state, { station, sublayer, stack, layer }) {
   const count = headsOf(state, station);
-  const button = (head, label) => el("button", {
-    type: "button", role: "radio", "aria-checked": String(ownHead(state, station) === head), onclick: () => state.set({ head, column: null }, { push: true }),
-    class: state.changes.includes(`off:${stack.name}.${layer}.${sublayer.name}:head=${head}`) ? "changed" : "",
-  }, label);
-  return el("div", { class: "segments heads-row", role: "radiogroup", "aria-label": t("heads") },
-    button(null, t("head.all")), ...Array.from({ length: count }, (_, head) => button(head, String(head))));
+  const kind = (head) => (state.changes.includes(`off:${stack.name}.${layer}.${sublayer.name}:head=${head}`) ? "changed" : "");
+  const heads = Array.from({ length: count }, (_, head) => [head, String(head), kind(head)]);
+  const row = segments(t("heads"), [[null, t("head.all")], ...heads], ownHead(state, station), (head) => state.set({ head, column: null }, { push: true }));
+  row.classList.add("heads-row");
+  return row;
 }
 
 /** The formula with this sentence's numbers, for the selected cell. */

@@ -57,18 +57,17 @@ function builder(facts, stack, sizes, flow) {
   };
   const edge = (from, to, colour = "stream") => edges.push({ from, to, colour });
   /** A station on the residual stream. */
-  const onStream = (kind, label, key, fields = {}) => {
-    const next = node(column(kind, { keys: key ? [key] : [], colour: "stream", ...fields }), label, 0, { key, ...fields });
-    if (stream) edge(stream, next);
-    stream = next;
-    return next;
-  };
+  const onStream = (kind, label, key, fields) => { stream = onBranch(kind, label, 0, key, stream ? [stream] : [], fields); };
   /** A station on a branch. */
   const onBranch = (kind, label, level, key, from, fields = {}) => {
     const next = node(column(kind, { keys: key ? [key] : [], colour: "stream", ...fields }), label, level, { key, ...fields });
     for (const before of from) edge(before, next, fields.colour);
     return next;
   };
+
+  /** A station that is only an operation where the trace has not this part of the sublayer. */
+  const onPart = (kind, label, level, { at, has }, part, from, fields) =>
+    onBranch(has(part) ? kind : "op", label, level, has(part) ? `${at}.${part}` : null, from, fields);
 
   /** A name in words where the columns are wide enough for all of them. */
   const named = (short, key, thin, values) => (thin || !isRoomy ? short : t(key, values));
@@ -110,10 +109,9 @@ function builder(facts, stack, sizes, flow) {
   };
 
   /** A norm before a sublayer, on its branch. */
-  const before = (from, layer, level, at, has) => {
+  const before = (from, layer, at, has) => {
     if (facts.norm_position === "post") return from;
-    const key = has("norm") ? `${at}.norm` : null;
-    return onBranch(key ? "strip" : "op", norm, level, key, [from], { layer, sublayer: at });
+    return onPart("strip", norm, 2, { at, has }, "norm", [from], { layer, sublayer: at });
   };
 
   /** How many heads queries, keys or values have, where these differ. */
@@ -121,7 +119,7 @@ function builder(facts, stack, sizes, flow) {
 
   const attention = (at, layer, has, from, cross) => {
     const fields = (colour, more = {}) => ({ colour, layer, sublayer: at, ...more });
-    const read = before(from, layer, 2, at, has);
+    const read = before(from, layer, at, has);
     const keys = ["query", "key", "value"].map((part) => `${at}.${part}`);
     const qkv = column("qkv", { keys: cross ? keys.slice(0, 1) : keys, colour: "q", cross, sublayer: at });
     const [q, k, v] = ["Q", "K", "V"].map((letter, n) =>
@@ -135,8 +133,7 @@ function builder(facts, stack, sizes, flow) {
       right = node(turn, "↻", 2, fields("k", { key: `${at}.rotation` }));
       edge(q, left, "q"); edge(k, right, "k");
     }
-    const row = (label, part, from) =>
-      onBranch(has(part) ? "row" : "op", label, 1.5, has(part) ? `${at}.${part}` : null, from, fields("attention"));
+    const row = (label, part, from) => onPart("row", label, 1.5, { at, has }, part, from, fields("attention"));
     const product = row("QKᵀ", "products", [left, right]);
     const scaled = facts.score_division ? onBranch("op", "÷√d", 1.5, has("scale") ? `${at}.scale` : null, [product], fields("attention")) : product;
     const biased = facts.biases_scores && !cross ? row("+ b", "bias", [scaled]) : scaled;
@@ -150,30 +147,30 @@ function builder(facts, stack, sizes, flow) {
   };
 
   const feedForward = (at, layer, has, from) => {
-    const fields = (more = {}) => ({ layer, sublayer: at, ...more });
-    const read = before(from, layer, 2, at, has);
+    const fields = { layer, sublayer: at };
+    const strip = (label, level, part, from) => onPart("strip", label, level, { at, has }, part, from, fields);
+    const read = before(from, layer, at, has);
     const activation = ACTIVATIONS[facts.activation] ?? facts.activation;
     let hidden;
     if (has("shares")) {
-      hidden = onBranch("strip", "Router", 1.5, `${at}.shares`, [read], fields());
+      hidden = strip("Router", 1.5, "shares", [read]);
     } else if (facts.gated) {
-      const up = onBranch(has("inner") ? "strip" : "op", "W₁", 1.5, has("inner") ? `${at}.inner` : null, [read], fields());
-      const gate = node(up.column, "W_gate", 3, fields({ key: has("gate") ? `${at}.gate` : null }));
+      const up = strip("W₁", 1.5, "inner", [read]);
+      const gate = node(up.column, "W_gate", 3, { ...fields, key: has("gate") ? `${at}.gate` : null });
       edge(read, gate);
-      const bent = node(column("op", {}), activation, 3, fields());
+      const bent = node(column("op", {}), activation, 3, fields);
       edge(gate, bent);
-      hidden = onBranch("strip", "⊙", 2, `${at}.hidden`, [up, bent], fields());
+      hidden = onBranch("strip", "⊙", 2, `${at}.hidden`, [up, bent], fields);
     } else {
-      const inner = onBranch(has("inner") ? "strip" : "op", "W₁", 2, has("inner") ? `${at}.inner` : null, [read], fields());
-      hidden = onBranch("strip", activation, 2, `${at}.hidden`, [inner], fields());
+      hidden = onBranch("strip", activation, 2, `${at}.hidden`, [strip("W₁", 2, "inner", [read])], fields);
     }
-    const result = onBranch("strip", "W₂", 2, `${at}.output`, [hidden], fields());
+    const result = onBranch("strip", "W₂", 2, `${at}.output`, [hidden], fields);
     after(at, layer, has, from, result);
   };
 
   /** The sum with the stream, and the norms after a sublayer. */
   const after = (at, layer, has, from, result) => {
-    if (facts.norm_position === "both") result = onBranch(has("output_norm") ? "strip" : "op", norm, 2, has("output_norm") ? `${at}.output_norm` : null, [result], { layer, sublayer: at });
+    if (facts.norm_position === "both") result = onPart("strip", norm, 2, { at, has }, "output_norm", [result], { layer, sublayer: at });
     const post = facts.norm_position === "post";
     const sumKey = post ? (has("sum") ? `${at}.sum` : null) : `${at}.residual`;
     onStream(sumKey ? "strip" : "op", "+", sumKey, { layer, sublayer: at });

@@ -1,4 +1,5 @@
 /** The top bar: model, action, the text as one types, and what comes out with its alternatives. */
+import { radios } from "./controls.js";
 import { beginsWord, el, percent, show, visible } from "./dom.js";
 import { t, tOr } from "./i18n.js";
 import { dataUrl, isImage } from "./image.js";
@@ -72,13 +73,10 @@ function fit(text) {
 
 function drawActions(element, state, names) {
   element.hidden = names.length < 2;
-  element.replaceChildren(...names.map((name) => el("button", {
-    type: "button", role: "radio", "aria-checked": String(name === state.action),
-    onclick: () => {
-      const [text = "", second = ""] = firstExample(state.page.structure.examples[name] ?? []);
-      state.set({ action: name, text, second, changes: [], row: null, column: null }, { push: true });
-    },
-  }, t(`action.${name}`))));
+  element.replaceChildren(...radios(names.map((name) => [name, t(`action.${name}`)]), state.action, (action) => {
+    const [text = "", second = ""] = firstExample(state.page.structure.examples[action] ?? []);
+    state.set({ action, text, second, changes: [], row: null, column: null }, { push: true });
+  }));
 }
 
 function drawExamples(element, state, texts) {

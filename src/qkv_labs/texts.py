@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,10 +63,32 @@ class Texts:
             self.english[name].format(**spoken["en"]), self.chinese[name].format(**spoken["zh"])
         )
 
+    def table(
+        self,
+        title: str,
+        columns: Mapping[str, Any] | Sequence[str],
+        items: Iterable[Any],
+        /,
+        **values: Any,
+    ) -> Table:
+        """Make a row of each item under the text of this name.
+
+        A column is a format of the item, `{0}`, or a function of it; under mere headings items are
+        rows themselves.
+        """
+        rows = list(items)
+        if isinstance(columns, Mapping):
+            cells = columns.values()
+            rows = [
+                [cell.format(item) if isinstance(cell, str) else cell(item) for cell in cells]
+                for item in rows
+            ]
+        return Table(self(title, **values), list(columns), rows)
+
     def verdict(
-        self, comparisons: Mapping[str, Comparison | Sequence[Comparison]], **values: Any
+        self, values: Mapping[str, Any] = {}, /, **comparisons: Comparison | Sequence[Comparison]
     ) -> Verdict:
-        """Judge each sub-claim, the text of that name, by its comparisons."""
+        """Judge each sub-claim by its comparisons; `values` are filled into the sub-claims."""
         sub_claims = []
         for name, decisive in comparisons.items():
             several = [decisive] if isinstance(decisive, Comparison) else list(decisive)

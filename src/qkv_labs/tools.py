@@ -26,22 +26,28 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def _config(family: str, settings: dict[str, Any]) -> ModelConfig:
+    """Return a small model's settings: these, and where they are silent what most labs choose."""
+    common = {"n_heads": 4, "d_ff": 2 * settings["d_model"], "norm_position": "pre", "dropout": 0.0}
+    return ModelConfig(**{"family": family, **common, **settings})
+
+
 def encoder(seed: int | None = None, **settings: Any) -> Encoder:
-    """Build an encoder without dropout; a seed of None draws from the global random state."""
+    """Build a small encoder; a seed of None draws from the global random state."""
     with nullcontext() if seed is None else seeded(seed):
-        return Encoder(ModelConfig(family="encoder", dropout=0.0, **settings))
+        return Encoder(_config("encoder", settings))
 
 
 def decoder(seed: int | None = None, **settings: Any) -> Decoder:
-    """Build a decoder without dropout; a seed of None draws from the global random state."""
+    """Build a small decoder, as `encoder` does."""
     with nullcontext() if seed is None else seeded(seed):
-        return Decoder(ModelConfig(family="decoder", dropout=0.0, **settings))
+        return Decoder(_config("decoder", settings))
 
 
 def encoder_decoder(seed: int | None = None, **settings: Any) -> EncoderDecoder:
-    """Build an encoder-decoder without dropout, as `encoder` does."""
+    """Build a small encoder-decoder, as `encoder` does."""
     with nullcontext() if seed is None else seeded(seed):
-        return EncoderDecoder(ModelConfig(dropout=0.0, **settings))
+        return EncoderDecoder(_config("encoder-decoder", settings))
 
 
 def n_weights(model: nn.Module) -> int:
@@ -72,6 +78,18 @@ def fit(
         optimizer.step()
         losses.append(value.detach())
     return torch.stack(losses).tolist() if losses else []
+
+
+def at_best_rate(
+    run: Callable[[float, int], T],
+    rates: Sequence[float],
+    seeds: Sequence[int],
+    score: Callable[[T], float],
+) -> tuple[float, list[T]]:
+    """Run all seeds at the learning rate at which the first seed's run has the highest score."""
+    first = {rate: run(rate, seeds[0]) for rate in rates}
+    best = max(rates, key=lambda rate: score(first[rate]))
+    return best, [first[best], *(run(best, seed) for seed in seeds[1:])]
 
 
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -112,15 +130,6 @@ def mean(items: Iterable[Any], name: str) -> float:
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the standard deviation of a sample (0 for a single value)."""
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
-
-
-def gain(left: Sequence[float], right: Sequence[float], least: float) -> tuple[float, bool]:
-    """Return the mean of left - right, seed by seed, and whether it is a clear difference.
-
-    Clear: larger than `least`, and than two standard errors.
-    """
-    average, spread = mean_and_spread([a - b for a, b in zip(left, right, strict=True)])
-    return average, abs(average) > max(least, 2 * spread / len(left) ** 0.5)
 
 
 def plus_minus(values: Sequence[float], digits: int = 1, scale: float = 1) -> str:

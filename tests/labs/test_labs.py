@@ -159,9 +159,10 @@ def said(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue
-        if ast.unparse(node.func) in ("say", "COMMON") and isinstance(node.args[0], ast.Constant):
+        function = ast.unparse(node.func)
+        if function in ("say", "say.table", "COMMON") and isinstance(node.args[0], ast.Constant):
             yield str(node.args[0].value)
-        if ast.unparse(node.func) == "say.make_lab":
+        if function == "say.make_lab":
             yield from ("title", "claim", "experiment")
 
 

@@ -1,12 +1,21 @@
 """Seeds stay inside, training descends as it says, and figures are written as people do."""
 
 import math
+from operator import itemgetter
 
 import pytest
 import torch
 from torch import nn
 
-from qkv_labs.tools import exponent, fit, gain, mean_and_spread, n_weights, plus_minus, seeded
+from qkv_labs.tools import (
+    at_best_rate,
+    exponent,
+    fit,
+    mean_and_spread,
+    n_weights,
+    plus_minus,
+    seeded,
+)
 
 
 def test_a_seed_holds_inside_the_block_and_leaves_chance_alone() -> None:
@@ -63,10 +72,18 @@ def test_means_and_spreads() -> None:
     assert plus_minus([0.01, 0.03], scale=100) == "2.0 ± 1.4"
 
 
-def test_a_gain_is_clear_beyond_a_least_difference_and_two_standard_errors() -> None:
-    assert gain([3.0, 3.0], [1.0, 1.0], least=1.0) == (2, True)
-    assert gain([1.5, 1.5], [1.0, 1.0], least=1.0) == (0.5, False)
-    assert gain([9.0, 1.0], [1.0, 1.0], least=1.0) == (4, False)
+@pytest.mark.parametrize("better", [1e-3, 1e-2])
+def test_all_seeds_are_run_at_the_rate_that_was_best_with_the_first(better: float) -> None:
+    asked = []
+
+    def run(rate: float, seed: int) -> tuple[float, int]:
+        asked.append((rate, seed))
+        return float((rate == better) == (seed == 5)), seed  # later seeds would choose otherwise
+
+    rate, runs = at_best_rate(run, (1e-3, 1e-2), range(5, 8), itemgetter(0))
+    assert rate == better
+    assert asked == [(1e-3, 5), (1e-2, 5), (better, 6), (better, 7)]
+    assert runs == [(1.0, 5), (0.0, 6), (0.0, 7)]
 
 
 def test_the_exponent_of_a_power_is_found() -> None:

@@ -199,19 +199,12 @@ def tables(m: Measured) -> list[Table]:
         (str(n), *(f"{1e3 * m.seconds_by_length[part][index]:.3f}" for part in TIMED))
         for index, n in enumerate(m.lengths)
     ]
+    costs = ("FLOPs in n", "FLOPs in d", "time in n", "time in d", "memory in n")
     counted_at = [f"FLOPs, d = {d}" for d in COUNTED_WIDTHS]
     return [
-        Table(
-            say("exponents"),
-            ("part", "FLOPs in n", "FLOPs in d", "time in n", "time in d", "memory in n"),
-            exponents,
-        ),
-        Table(
-            say("crossings"),
-            ("than", *counted_at, f"time, fused, d = {m.d_model}"),
-            crossings,
-        ),
-        Table(say("times", m=m), ("n", *TIMED), times),
+        say.table("exponents", ("part", *costs), exponents),
+        say.table("crossings", ("than", *counted_at, f"time, fused, d = {m.d_model}"), crossings),
+        say.table("times", ("n", *TIMED), times, m=m),
     ]
 
 
@@ -261,26 +254,23 @@ def judge(m: Measured) -> Verdict:
     pairs = zip(m.seconds_by_length[FUSED], m.seconds_by_length[PROJECTIONS], strict=True)
     layer = [1000 * (core + projections) for core, projections in pairs]
     recurrent = [1000 * seconds for seconds in m.seconds_by_length[RECURRENT]]
-    flops = {part: [n / 1e6 for n in m.flops_by_length[part]] for part in PARTS}
-    names = (CORE, RECURRENT)
+    core, net = ([n / 1e6 for n in m.flops_by_length[part]] for part in (CORE, RECURRENT))
     short, long = (f"n = {n}, d = {m.d_model}:" for n in (m.lengths[0], m.lengths[-1]))
 
     def power(part: str, axis: int) -> Comparison:
         value, expected = flop_exponents(m, part)[axis], EXPECTED[part][axis]
-        return compare(value, "≈", expected, (f"{part}, {'nd'[axis]}:", ""), 0.05, ".2f")
+        return compare(value, "≈", expected, f"{part}, {'nd'[axis]}:", 0.05, ".2f")
 
     return say.verdict(
-        {
-            "orders": [power(part, axis) for part in names for axis in (0, 1)],
-            "dearer_long": compare(flops[CORE][-1], ">", flops[RECURRENT][-1], (f"{long}", "")),
-            "dearer_short": compare(flops[CORE][0], ">", flops[RECURRENT][0], (f"{short}", "")),
-            "faster_short": compare(layer[0], "<", recurrent[0], (f"{short}", ""), form=".2f"),
-            "faster_long": compare(layer[-1], "<", recurrent[-1], (f"{long}", ""), form=".2f"),
-            "memory": [
-                compare(long_exponent(m, m.memory[part]), "≈", 2, (part, ""), 0.1, ".2f")
-                for part in (CORE, FUSED)
-            ],
-        },
+        orders=[power(part, axis) for part in (CORE, RECURRENT) for axis in (0, 1)],
+        dearer_long=compare(core[-1], ">", net[-1], long),
+        dearer_short=compare(core[0], ">", net[0], short),
+        faster_short=compare(layer[0], "<", recurrent[0], short, form=".2f"),
+        faster_long=compare(layer[-1], "<", recurrent[-1], long, form=".2f"),
+        memory=[
+            compare(long_exponent(m, m.memory[part]), "≈", 2, part, 0.1, ".2f")
+            for part in (CORE, FUSED)
+        ],
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qkv.model import Encoder
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict
 from qkv_labs.texts import Texts
 
 say = Texts("feed_forward")
@@ -73,7 +73,6 @@ def build(name: str, d_model: int = D_MODEL) -> Encoder:
         max_length=COPIED,
         head="token",
         n_labels=2 * N_NAMES,
-        norm_position="pre",
     )
     block: Any = model.encoder.blocks[0]
     if not times:
@@ -154,7 +153,7 @@ def tables(m: Measured) -> list[Table]:
         "facts": lambda arm: tools.plus_minus(arm.facts),
         "copies": lambda arm: tools.plus_minus(arm.copied),
     }
-    return [Table.of(say("right", m=m), m.arms, columns)]
+    return [say.table("right", columns, m.arms, m=m)]
 
 
 def draw(m: Measured) -> Figure:
@@ -174,21 +173,17 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Compare facts stored with and without the layer, by width and activation, and copies."""
-    facts = {arm.name: Interval.percent(arm.facts) for arm in m.arms}
-    copies = {arm.name: Interval.percent(arm.copied) for arm in m.arms}
-    one, relu, gelu, gated = "×1, ReLU", FULL, "×4, GELU", "gated, SiLU"
+    facts = Figures({arm.name: Interval.percent(arm.facts) for arm in m.arms})
+    copies = Figures({arm.name: Interval.percent(arm.copied) for arm in m.arms})
+    gelu, gated = "×4, GELU", "gated, SiLU"
     return say.verdict(
-        {
-            "facts": compare(facts[NONE], "<", facts[relu], (NONE, relu)),
-            "wider": compare(facts[relu], ">", facts[one], (relu, one)),
-            "parameters": compare(facts[WIDER], "<", facts[relu], (WIDER, relu)),
-            "nonlinear": compare(facts[LINEAR], "<", facts[relu], (LINEAR, relu)),
-            "gelu": compare(facts[gelu], ">", facts[relu], (gelu, relu)),
-            "gated": [
-                compare(facts[gated], ">", facts[other], (gated, other)) for other in (relu, gelu)
-            ],
-            "copies": compare(copies[NONE], "<", copies[relu], (NONE, relu), margin=1),
-        },
+        facts=facts.compare(NONE, "<", FULL),
+        wider=facts.compare(FULL, ">", "×1, ReLU"),
+        parameters=facts.compare(WIDER, "<", FULL),
+        nonlinear=facts.compare(LINEAR, "<", FULL),
+        gelu=facts.compare(gelu, ">", FULL),
+        gated=[facts.compare(gated, ">", other) for other in (FULL, gelu)],
+        copies=copies.compare(NONE, "<", FULL, margin=1),
     )
 
 

@@ -23,16 +23,8 @@ from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES, Message, Tokenizer, train_tokenizer
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure, within_percent
-from qkv_labs.instruction.people import (
-    BOTH,
-    KINDS,
-    NEW_PEOPLE,
-    NEW_WORDS,
-    RELATIONS,
-    Question,
-    World,
-)
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.instruction.people import BOTH, KINDS, RELATIONS, Question, World
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.shared import special_ids
 from qkv_labs.texts import Texts
 
@@ -86,11 +78,9 @@ def build(sizes: Sizes, tokenizer: Tokenizer) -> Decoder:
     """Build a small decoder of the Llama kind."""
     return tools.decoder(
         d_model=sizes.d_model,
-        n_heads=4,
         d_ff=3 * sizes.d_model,
         n_decoder_layers=2,
         norm="rms",
-        norm_position="pre",
         positions="rotary",
         activation="silu",
         gated=True,
@@ -225,31 +215,22 @@ def measure(settings: Settings) -> Measured:
 
 def tables(m: Measured) -> list[Table]:
     """Right answers by arm and kind of question, and what happened to plain text."""
-    answered = [
-        (
-            arm,
-            f"{m.steps[arm]:,}",
-            *(tools.plus_minus(m.exact[arm][kind]) for kind in KINDS),
-            tools.plus_minus(m.mentions[arm][BOTH]),
-        )
-        for arm in ARMS
-    ]
 
     def perplexity(values: list[float]) -> str:
         return tools.plus_minus(values, 2) if max(values) < 1000 else "over 1,000"
 
-    return [
-        Table(
-            say("answers", chance=CHANCE),
-            ("learnt from", "steps", *KINDS, "mentions it"),
-            answered,
-        ),
-        Table(
-            say("plain"),
-            ("learnt from", "right last words", "perplexity"),
-            [(arm, tools.plus_minus(m.gaps[arm]), perplexity(m.perplexity[arm])) for arm in ARMS],
-        ),
-    ]
+    answers = {
+        "learnt from": "{0}",
+        "steps": lambda arm: f"{m.steps[arm]:,}",
+        **{kind: lambda arm, kind=kind: tools.plus_minus(m.exact[arm][kind]) for kind in KINDS},
+        "mentions it": lambda arm: tools.plus_minus(m.mentions[arm][BOTH]),
+    }
+    plain = {
+        "learnt from": "{0}",
+        "right last words": lambda arm: tools.plus_minus(m.gaps[arm]),
+        "perplexity": lambda arm: perplexity(m.perplexity[arm]),
+    }
+    return [say.table("answers", answers, ARMS, chance=CHANCE), say.table("plain", plain, ARMS)]
 
 
 def draw(m: Measured) -> Figure:
@@ -280,33 +261,20 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Did answers come, also to what was not tuned on, and from the knowledge of plain text?"""
-
-    def right(arm: str, kind: str) -> Interval:
-        return Interval.percent(m.exact[arm][kind])
-
-    steps = (AFTER, BEFORE)
+    people, words, both = (
+        Figures({arm: Interval.percent(m.exact[arm][kind]) for arm in ARMS}) for kind in KINDS
+    )
+    plain = Figures({arm: Interval.of(m.perplexity[arm]) for arm in (BEFORE, AFTER)})
     return say.verdict(
-        {
-            "before": [
-                compare(right(BEFORE, kind), "<", CHANCE, (kind, "chance")) for kind in KINDS
-            ],
-            "after": compare(right(AFTER, NEW_PEOPLE), ">", right(BEFORE, NEW_PEOPLE), steps),
-            "wordings": compare(
-                right(AFTER, NEW_WORDS), ">", right(ALONE, NEW_WORDS), (AFTER, ALONE)
-            ),
-            "both": compare(right(AFTER, BOTH), ">", ENOUGH, (BOTH, "")),
-            "knowledge": compare(
-                right(AFTER, NEW_PEOPLE), ">", right(ALONE, NEW_PEOPLE), (AFTER, ALONE)
-            ),
-            "kept": compare(
-                Interval.of(m.perplexity[AFTER]),
-                "<",
-                Interval.of(m.perplexity[BEFORE]),
-                steps,
-                margin=-0.05,
-                form=".2f",
-            ),
-        },
+        before=[
+            compare(right[BEFORE], "<", CHANCE, (kind, "chance"))
+            for kind, right in zip(KINDS, (people, words, both), strict=True)
+        ],
+        after=people.compare(AFTER, ">", BEFORE),
+        wordings=words.compare(AFTER, ">", ALONE),
+        both=compare(both[AFTER], ">", ENOUGH, BOTH),
+        knowledge=people.compare(AFTER, ">", ALONE),
+        kept=plain.compare(AFTER, "<", BEFORE, margin=-0.05, form=".2f"),
     )
 
 

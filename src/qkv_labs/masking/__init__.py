@@ -18,7 +18,7 @@ from qkv.model import Encoder, pool
 from qkv.text import train_tokenizer
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, error_bars, new_figure
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.masking.documents import TOPICS
 from qkv_labs.masking.pairs import STARTS, TASKS, PairSizes, pages_of, worth
 from qkv_labs.masking.rows import Rows, Special, hide, small_encoder
@@ -35,7 +35,7 @@ PATTERNS = (  # few words, so that a small encoder gets to know them soon
     "feeling_for_people",
 )
 RATES = (0.05, 0.15, 0.30, 0.50, 0.80)
-USUAL = RATES.index(0.15)
+USUAL = 0.15
 CHANCE = (50.0, 50.0, 100 / len(TOPICS))  # of each of `TASKS`
 
 
@@ -180,18 +180,11 @@ def tables(m: Measured) -> list[Table]:
         lines = zip(names, *columns, strict=True)
         return [(name, *map(tools.plus_minus, row)) for name, *row in lines]
 
-    chance = ("chance", *(f"{share:.1f}" for share in CHANCE))
+    rates = rows([f"{rate:.0%}" for rate in RATES], m.filled, m.probed)
+    starts = [*rows(STARTS, *m.tasks), ("chance", *(f"{share:.1f}" for share in CHANCE))]
     return [
-        Table(
-            say("rates"),
-            ("hidden", "fill, 15 % hidden", "linear probe: pattern"),
-            rows([f"{rate:.0%}" for rate in RATES], m.filled, m.probed),
-        ),
-        Table(
-            say("starts", told=tools.plus_minus(m.told)),
-            ("start", *TASKS),
-            [*rows(STARTS, *m.tasks), chance],
-        ),
+        say.table("rates", ("hidden", "fill, 15 % hidden", "linear probe: pattern"), rates),
+        say.table("starts", ("start", *TASKS), starts, told=tools.plus_minus(m.told)),
     ]
 
 
@@ -222,35 +215,22 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Does hiding 15 % teach, does another rate teach more, and what do pairs add?"""
-    usual = Interval.percent(m.filled[USUAL])
-    others = [index for index in range(len(RATES)) if index != USUAL]
-    best = max(others, key=lambda index: fmean(m.filled[index]))
+    filled = {rate: Interval.percent(seeds) for rate, seeds in zip(RATES, m.filled, strict=True)}
+    best = max(filled.keys() - {USUAL}, key=lambda rate: filled[rate].middle)
     none, masks, pairs = STARTS
-
-    def right(task: str, start: str) -> Interval:
-        return Interval.percent(m.tasks[TASKS.index(task)][STARTS.index(start)])
-
-    person, mood, topic = TASKS
+    person, mood, topic = (
+        Figures(zip(STARTS, map(Interval.percent, starts), strict=True)) for starts in m.tasks
+    )
     return say.verdict(
-        {
-            "teaches": compare(Interval.percent(m.probed[USUAL]), ">", 90, ("15%", "")),
-            "tuned": [
-                compare(right(task, masks), ">", right(task, none), (f"{task} {masks}", none))
-                for task in (person, mood)
-            ],
-            "rate": compare(
-                Interval.percent(m.filled[best]),
-                "<",
-                usual,
-                (f"{RATES[best]:.0%}", "15%"),
-                margin=-1,
-            ),
-            "person": compare(right(person, pairs), ">", right(person, masks), (pairs, masks)),
-            "mood": compare(right(mood, pairs), ">", right(mood, masks), (pairs, masks)),
-            "single": compare(
-                right(topic, pairs), ">", right(topic, masks), (pairs, masks), margin=-5
-            ),
-        },
+        teaches=compare(Interval.percent(m.probed[RATES.index(USUAL)]), ">", 90, f"{USUAL:.0%}"),
+        tuned=[
+            compare(right[masks], ">", right[none], (f"{task} {masks}", none))
+            for task, right in zip(TASKS[:2], (person, mood), strict=True)
+        ],
+        rate=compare(filled[best], "<", filled[USUAL], (f"{best:.0%}", f"{USUAL:.0%}"), margin=-1),
+        person=person.compare(pairs, ">", masks),
+        mood=mood.compare(pairs, ">", masks),
+        single=topic.compare(pairs, ">", masks, margin=-5),
     )
 
 

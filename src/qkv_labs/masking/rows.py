@@ -59,12 +59,9 @@ def small_encoder(vocab_size: int, width: int, special: Special) -> dict[str, An
     return {
         "vocab_size": vocab_size,
         "d_model": width,
-        "n_heads": 4,
-        "d_ff": 2 * width,
         "n_encoder_layers": 2,
         "n_segments": 2,
         "max_length": 64,
-        "norm_position": "pre",
         "head": "masked",
         "pooling": "mean",
         "pair_head": True,

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from qkv.model import Encoder
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, error_bars, new_figure, ticks
-from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict
 from qkv_labs.texts import Texts
 
 say = Texts("pretraining")
@@ -125,12 +125,9 @@ def build(d_model: int) -> Encoder:
     return tools.encoder(
         vocab_size=VOCABULARY,
         d_model=d_model,
-        n_heads=4,
-        d_ff=2 * d_model,
         n_encoder_layers=2,
         max_length=LENGTH,
         positions="learned",
-        norm_position="pre",
         activation="gelu",
         head="masked",
         pair_head=True,
@@ -239,8 +236,7 @@ def run_arm(name: str, begin: list[Weights], sizes: Sizes, settings: Settings) -
     steps = sizes.steps + (sizes.pretraining_steps if name == LONG else 0)
     total = sizes.steps + (0 if name == SCRATCH else sizes.pretraining_steps)
     middle, seed = sizes.labels[len(sizes.labels) // 2], settings.seed
-    choices = {rate: outcome_of(begin[0], middle, steps, rate, seed)[0] for rate in RATES}
-    rate = max(RATES, key=choices.__getitem__)
+    rate = max(RATES, key=lambda rate: outcome_of(begin[0], middle, steps, rate, seed)[0])
     arms = []
     for n_labels in sizes.labels:
         settings.tell(f"{name}, {n_labels} labels")
@@ -285,7 +281,7 @@ def tables(m: Measured) -> list[Table]:
         for name in ARMS
     ]
     head = ("start", "steps in all", *(f"{labels} labels" for labels in m.labels))
-    return [Table(say("right", n=N_TEST, chance=CHANCE), head, rows)]
+    return [say.table("right", head, rows, n=N_TEST, chance=CHANCE)]
 
 
 def draw(m: Measured) -> Figure:
@@ -305,30 +301,24 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """With few labels and with many: is the pre-trained model ahead, and by what it read?"""
-    few, many = m.labels[0], m.labels[-1]
-
-    def right(name: str, labels: int) -> Interval:
-        return Interval.percent(m.of(name, labels).accuracies)
-
-    def ahead(labels: int, rival: str) -> Comparison:
-        return compare(right(PRETRAINED, labels), ">", right(rival, labels), (PRETRAINED, rival))
-
-    middle = m.labels[len(m.labels) // 2]
+    few, middle, many = (
+        Figures({name: Interval.percent(m.of(name, labels).accuracies) for name in ARMS})
+        for labels in (m.labels[0], m.labels[len(m.labels) // 2], m.labels[-1])
+    )
+    values = {
+        "n": m.labels[0],
+        "some_n": m.labels[len(m.labels) // 2],
+        "many_n": m.labels[-1],
+        "steps": m.of(SCRATCH, m.labels[-1]).steps,
+    }
     return say.verdict(
-        {
-            "few": [ahead(few, SCRATCH), ahead(few, LONG)],
-            "some": [ahead(middle, SCRATCH), ahead(middle, LONG)],
-            "read": compare(right(CUT, middle), "<", right(PRETRAINED, middle), (CUT, PRETRAINED)),
-            "short": ahead(many, SCRATCH),
-            "well": compare(right(PRETRAINED, few), ">", 80, (PRETRAINED, "")),
-            "many": ahead(many, LONG),
-        },
-        n=few,
-        some_n=middle,
-        read_n=middle,
-        short_n=many,
-        steps=m.of(SCRATCH, many).steps,
-        many_n=many,
+        values,
+        few=[few.compare(PRETRAINED, ">", rival) for rival in (SCRATCH, LONG)],
+        some=[middle.compare(PRETRAINED, ">", rival) for rival in (SCRATCH, LONG)],
+        read=middle.compare(CUT, "<", PRETRAINED),
+        short=many.compare(PRETRAINED, ">", SCRATCH),
+        well=few.compare(PRETRAINED, ">", 80),
+        many=many.compare(PRETRAINED, ">", LONG),
     )
 
 

@@ -66,10 +66,8 @@ def build(n_heads: int, seed: int) -> Encoder:
         vocab_size=len(VOCABULARY),
         d_model=32,
         n_heads=n_heads,
-        d_ff=64,
         n_encoder_layers=1,
         positions="none",
-        norm_position="pre",
         head="token",
         n_labels=len(VERBS),
     )
@@ -242,12 +240,11 @@ def tables(m: Measured) -> list[Table]:
         learnt.append((name, *changes))
         cut.append((name, *(tools.percent(tools.column(courses, field)) for field in CUTS)))
     quantities = ("object→verb (%)", "score above mean", "loss")
-    times = ("before", "after")
-    head = ("language", *(f"{name}, {time}" for name in quantities for time in times))
-    cut_head = ("language", "whole", "head silenced", "verb unseen", "another word unseen")
+    changes = [f"{name}, {time}" for name in quantities for time in ("before", "after")]
+    errors = ("whole", "head silenced", "verb unseen", "another word unseen")
     return [
-        Table(say("before_after"), head, learnt),
-        Table(say("cut"), cut_head, cut),
+        say.table("before_after", ("language", *changes), learnt),
+        say.table("cut", ("language", *errors), cut),
     ]
 
 
@@ -332,6 +329,7 @@ def judge(m: Measured) -> Verdict:
     """Does the look form with the rule alone, and does the answer depend on it?"""
     ruled, free, double = (chosen(m, *arm) for arm in ARMS.values())
     rule, no_rule, two = ARMS
+    even = 100 * CHANCE
 
     def attention(courses: list[Course], at: int) -> Interval:
         return Interval.percent([course.attention[at] for course in courses], 100)
@@ -340,18 +338,14 @@ def judge(m: Measured) -> Verdict:
         return Interval.percent(tools.column(courses, cut), 100)
 
     return say.verdict(
-        {
-            "random": compare(
-                attention(ruled, 0), "≈", 100 * CHANCE, ("object→verb (%)", ""), margin=5
-            ),
-            "learnt": compare(attention(ruled, -1), ">", 90, (rule, "")),
-            "control": compare(attention(free, -1), "≈", 100 * CHANCE, (no_rule, ""), margin=5),
-            "needed": [
-                compare(wrong(ruled, "unseen_verb"), ">", 50, ("verb unseen", "")),
-                compare(wrong(ruled, "unseen_other"), "<", 10, ("another word unseen", "")),
-            ],
-            "redundant": compare(wrong(double, "silenced"), ">", 50, (two, "")),
-        },
+        random=compare(attention(ruled, 0), "≈", even, "object→verb (%)", margin=5),
+        learnt=compare(attention(ruled, -1), ">", 90, rule),
+        control=compare(attention(free, -1), "≈", even, no_rule, margin=5),
+        needed=[
+            compare(wrong(ruled, "unseen_verb"), ">", 50, "verb unseen"),
+            compare(wrong(ruled, "unseen_other"), "<", 10, "another word unseen"),
+        ],
+        redundant=compare(wrong(double, "silenced"), ">", 50, two),
     )
 
 

@@ -166,8 +166,7 @@ def tables(m: Measured) -> list[Table]:
         "distance": "{0.offset}",
         "that distance": "{0.by_offset:.1f}",
     }
-    n = m.relations[0].n_tested
-    return [Table.of(say("found", m=m, n=n), m.relations, columns)]
+    return [say.table("found", columns, m.relations, m=m, n=m.relations[0].n_tested)]
 
 
 def draw(m: Measured) -> Figure:
@@ -185,27 +184,19 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Does the best head of each relation beat a fixed distance, and are they different ones?"""
-
-    def right(found: Found) -> Interval:
-        return Interval.share(found.right, found.n_tested)
-
-    beats = [
-        compare(
-            right(found),
-            ">",
-            Interval.share(found.by_offset, found.n_tested),
-            ("best head", "that distance"),
-        )
-        for found in m.relations
-    ]
+    beats, sure = [], []
+    for found in m.relations:
+        right, fixed = (Interval.share(x, found.n_tested) for x in (found.right, found.by_offset))
+        beats.append(compare(right, ">", fixed, ("best head", "that distance")))
+        sure.append(compare(right, ">", 90, found.relation))
     heads = {(found.layer, found.head) for found in m.relations}
     return say.verdict(
-        {
-            **dict(zip(("subject", "verb", "antecedent"), beats, strict=True)),
-            "sure": [compare(right(found), ">", 90, (found.relation, "")) for found in m.relations],
-            "own": compare(len(heads), "≈", len(m.relations), form=".0f"),
-        },
-        n=len(m.relations),
+        {"n": len(m.relations)},
+        subject=beats[0],
+        verb=beats[1],
+        antecedent=beats[2],
+        sure=sure,
+        own=compare(len(heads), "≈", len(m.relations), form=".0f"),
     )
 
 

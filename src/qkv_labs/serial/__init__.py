@@ -16,7 +16,7 @@ from qkv.decode import generate
 from qkv.model import EncoderDecoder, equation, use_path
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
-from qkv_labs.lab import Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Settings, Table, Verdict, compare
 from qkv_labs.texts import Texts
 
 say = Texts("serial")
@@ -75,11 +75,9 @@ def build(seed: int, longest: int) -> EncoderDecoder:
         seed,
         vocab_size=N_TOKENS,
         d_model=64,
-        n_heads=4,
         d_ff=256,
         n_encoder_layers=2,
         n_decoder_layers=2,
-        norm_position="pre",
         tie="none",
         max_length=max(longest + 1, N_SOURCE),
     )
@@ -210,7 +208,7 @@ def tables(m: Measured) -> list[Table]:
     exponents = [
         (way, *(f"{growth(m, way, *cost):.2f}" for cost in EXPONENTS.values())) for way in WAYS
     ]
-    columns = {
+    counts = {
         "way": "{0.way}",
         "T": "{0.length}",
         "encoder passes": "{0.encoder_passes}",
@@ -220,8 +218,8 @@ def tables(m: Measured) -> list[Table]:
         "CPU ms a token": lambda x: f"{1e3 * x.seconds / x.length:.3f}",
     }
     return [
-        Table(say("exponents"), ("way", *EXPONENTS), exponents),
-        Table.of(say("counts"), m.counted, columns),
+        say.table("exponents", ("way", *EXPONENTS), exponents),
+        say.table("counts", counts, m.counted),
     ]
 
 
@@ -267,28 +265,22 @@ def judge(m: Measured) -> Verdict:
     by_way = {way: tools.where(m.counted, way=way) for way in WAYS}
     tokens = [tools.column(counted, "tokens") for counted in by_way.values()]
     n_different = sum(predicted != tokens[0] for predicted in tokens)
-    ratios = [
-        generated.seconds / trained.seconds
-        for trained, generated in zip(by_way[TRAIN], by_way[CACHE], strict=True)
-    ]
     train, cache = by_way[TRAIN][-1], by_way[CACHE][-1]
-    length = train.length
+    growths = Figures({way: growth(m, way, "positions", LONG) for way in (PREFIX, CACHE)})
     return say.verdict(
-        {
-            "once": compare(train.decoder_passes, "≈", 1, ("decoder passes", ""), form=".0f"),
-            "each": compare(cache.decoder_passes, "≈", length, ("decoder passes", ""), form=".0f"),
-            "encoder": compare(cache.encoder_passes, "≈", 1, ("encoder passes", ""), form=".0f"),
-            "same": compare(n_different, "≈", 0, form=".0f"),
-            "slower": [
-                compare(ratio, ">", 1, (f"T = {trained.length}", ""))
-                for ratio, trained in zip(ratios, by_way[TRAIN], strict=True)
-            ],
-            "cache": [
-                compare(growth(m, PREFIX, "positions", LONG), "≈", 2, (PREFIX, ""), 0.05, ".2f"),
-                compare(growth(m, CACHE, "positions", LONG), "≈", 1, (CACHE, ""), 0.05, ".2f"),
-            ],
-        },
-        length=length,
+        {"length": train.length},
+        once=compare(train.decoder_passes, "≈", 1, "decoder passes", form=".0f"),
+        each=compare(cache.decoder_passes, "≈", train.length, "decoder passes", form=".0f"),
+        encoder=compare(cache.encoder_passes, "≈", 1, "encoder passes", form=".0f"),
+        same=compare(n_different, "≈", 0, form=".0f"),
+        slower=[
+            compare(generated.seconds / trained.seconds, ">", 1, f"T = {trained.length}")
+            for trained, generated in zip(by_way[TRAIN], by_way[CACHE], strict=True)
+        ],
+        cache=[
+            growths.compare(PREFIX, "≈", 2, 0.05, ".2f"),
+            growths.compare(CACHE, "≈", 1, 0.05, ".2f"),
+        ],
     )
 
 

@@ -18,7 +18,7 @@ from qkv.demo import demo_corpus
 from qkv.model import EncoderDecoder, Layout, NewTokens
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.shared import EncodedPairs, Translations, special_ids, tokenizer_of
 from qkv_labs.texts import Texts
 
@@ -44,7 +44,7 @@ class Work:
 
     def build(self, seed: int) -> EncoderDecoder:
         """Build the model with the first weights of a seed."""
-        return tools.encoder_decoder(seed, **self.settings)
+        return tools.encoder_decoder(seed, norm_position="post", **self.settings)
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,8 @@ COLUMNS = {
 
 def tables(m: Measured) -> list[Table]:
     """Both ways to compute, and three ways to train."""
-    rows = [
+    passes = (("at once", "1", "–"), ("one by one", str(m.passes), f"{m.difference:.1e}"))
+    errors = [
         (
             way,
             *(
@@ -328,12 +329,8 @@ def tables(m: Measured) -> list[Table]:
         for way, models in ((FORCED, m.forced), (SCHEDULED, m.scheduled), (FREE, m.free))
     ]
     return [
-        Table(
-            say("passes"),
-            ("", "passes", "largest difference of logits"),
-            (("at once", "1", "–"), ("one by one", str(m.passes), f"{m.difference:.1e}")),
-        ),
-        Table(say("errors"), ("training", *COLUMNS), rows),
+        say.table("passes", ("", "passes", "largest difference of logits"), passes),
+        say.table("errors", ("training", *COLUMNS), errors),
     ]
 
 
@@ -372,27 +369,24 @@ def judge(m: Measured) -> Verdict:
     def at(name: str, distance: int) -> Interval:
         return Interval.percent([model[distance] for model in tools.column(m.forced, name)])
 
+    ways = {FORCED: m.forced, SCHEDULED: m.scheduled, FREE: m.free}
+    exact = Figures({way: of(models, "exact") for way, models in ways.items()})
     first, last = "1 token after", f"{DISTANCES} tokens after"
     return say.verdict(
-        {
-            "once": compare(m.difference, "<", EXACT, form=".1g"),
-            "stable": compare(of(m.free, "exact"), "<", of(m.forced, "exact"), (FREE, FORCED)),
-            "costs": compare(
-                of(m.forced, "slipped_own"),
-                ">",
-                of(m.forced, "slipped_true"),
-                ("after a slip, own", "put right"),
-            ),
-            "accumulates": compare(at("drift_own", -1), ">", at("drift_own", 0), (last, first)),
-            "lasts": compare(
-                at("spoilt", -1), ">", at("unspoilt", -1), ("one wrong token", "none"), margin=1
-            ),
-            "scheduled": compare(
-                of(m.scheduled, "exact"), ">", of(m.forced, "exact"), (SCHEDULED, FORCED)
-            ),
-        },
-        passes=m.passes,
-        n=DISTANCES,
+        {"passes": m.passes, "n": DISTANCES},
+        once=compare(m.difference, "<", EXACT, form=".1g"),
+        stable=exact.compare(FREE, "<", FORCED),
+        costs=compare(
+            of(m.forced, "slipped_own"),
+            ">",
+            of(m.forced, "slipped_true"),
+            ("after a slip, own", "put right"),
+        ),
+        accumulates=compare(at("drift_own", -1), ">", at("drift_own", 0), (last, first)),
+        lasts=compare(
+            at("spoilt", -1), ">", at("unspoilt", -1), ("one wrong token", "none"), margin=1
+        ),
+        scheduled=exact.compare(SCHEDULED, ">", FORCED),
     )
 
 

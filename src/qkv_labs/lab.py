@@ -259,7 +259,7 @@ class Lab(Generic[M]):
     title: Words
     claim: Words  # a statement about the Transformer
     experiment: Words  # what is done, and what is held equal
-    measure: Callable[[Settings], M]
+    measure: Callable[[Settings], M]  # may seed the global random numbers
     tables: Callable[[M], Sequence[Table]]
     draw: Callable[[M], Figure]
     judge: Callable[[M], Verdict]

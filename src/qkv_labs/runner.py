@@ -75,7 +75,7 @@ def can_run(lab: Lab[Any]) -> bool:
 
 
 def run_lab(lab: Lab[Any], settings: Settings | None = None) -> Report:
-    """Measure, and judge what was measured."""
+    """Measure, and judge what was measured; global random numbers are restored after it."""
     settings = settings or Settings()
     if not can_run(lab):
         raise UserError(

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 
 
-def _read(path: str) -> dict[str, Any]:
+def read(path: str) -> dict[str, Any]:
+    """Return the content of a TOML file of the labs."""
     return tomllib.loads((FOLDER / path).read_text(encoding="utf-8"))
 
 
 @cache
 def works() -> dict[str, str]:
     """Return the works that sub-claims are held against, by short name: authors, year, title."""
-    return _read("literature.toml")
+    return read("literature.toml")
 
 
 class Texts:
@@ -43,12 +44,12 @@ class Texts:
     @cached_property
     def english(self) -> dict[str, Any]:
         """The content of the lab's `en.toml`."""
-        return _read(f"{self.lab}/en.toml" if self.lab else "en.toml")
+        return read(f"{self.lab}/en.toml" if self.lab else "en.toml")
 
     @cached_property
     def chinese(self) -> dict[str, Any]:
         """The content of the lab's `zh.toml`."""
-        return _read(f"{self.lab}/zh.toml" if self.lab else "zh.toml")
+        return read(f"{self.lab}/zh.toml" if self.lab else "zh.toml")
 
     def __call__(self, name: str, /, **values: Any) -> Words:
         """Fill values into the English and the Chinese text of this name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from statistics import fmean, stdev
@@ -90,6 +91,20 @@ def at_best_rate(
     first = {rate: run(rate, seeds[0]) for rate in rates}
     best = max(rates, key=lambda rate: score(first[rate]))
     return best, [first[best], *(run(best, seed) for seed in seeds[1:])]
+
+
+def least_seconds(
+    work: Callable[[], object],
+    repeats: int = 3,
+    clock: Callable[[], float] = time.process_time,
+) -> float:
+    """Return the seconds of a call, on a CPU: the least of several, since disturbances only add."""
+    seconds = []
+    for _ in range(repeats):
+        began = clock()
+        work()
+        seconds.append(clock() - began)
+    return min(seconds)
 
 
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -22,16 +22,9 @@ LINES = ["a b c d e", "b c a", "d e a b", "c", "e d c b a"]
 @pytest.fixture(scope="module")
 def work() -> lab.Work:
     tokenizer = train_tokenizer(LINES, TokenizerConfig(kind="wordpiece", vocab_size=40))
-    base = ModelConfig(
-        d_model=32,
-        n_heads=2,
-        d_ff=32,
-        n_encoder_layers=1,
-        n_decoder_layers=1,
-        dropout=0.0,
-        max_length=64,
-        **special_ids(tokenizer),
-    )
+    sizes = {"d_model": 32, "n_heads": 2, "d_ff": 32, "max_length": 64, "dropout": 0.0}
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    base = ModelConfig(**sizes, **layers, **special_ids(tokenizer))
     ids = tokenizer.encode_many(LINES)
     pairs = EncodedPairs(ids, [line[::-1] for line in ids])
     return lab.Work(pairs, pairs, pairs, tokenizer, base, steps=60, rows=8)

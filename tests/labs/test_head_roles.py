@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.config import ModelConfig
-from qkv.model import EncoderDecoder, Mask, equation, fast
+from qkv.model import Mask, equation, fast
 from qkv_labs.heads import roles as lab
+from qkv_labs.tools import encoder_decoder
 
 
 class Characters:
@@ -27,18 +27,9 @@ class Characters:
 @pytest.fixture
 def subject() -> Any:
     """A tiny translator with random weights."""
-    config = ModelConfig(
-        vocab_size=24,
-        d_model=16,
-        n_heads=4,
-        d_ff=16,
-        n_encoder_layers=1,
-        n_decoder_layers=1,
-        dropout=0.0,
-        max_length=32,
-    )
+    sizes = {"vocab_size": 24, "d_model": 16, "max_length": 32}
+    model = encoder_decoder(**sizes, n_encoder_layers=1, n_decoder_layers=1).eval()
     spell = Characters()
-    model = EncoderDecoder(config).eval()
     return SimpleNamespace(model=model, tokenizers=SimpleNamespace(source=spell, target=spell))
 
 

@@ -9,9 +9,7 @@ import torch
 from qkv_labs import instruction as lab
 from qkv_labs.instruction.people import BOTH, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
 
-TINY = lab.Sizes(
-    people=6, asked_about=4, paragraphs=20, pretraining_steps=2, steps=2, d_model=16, seeds=2
-)
+TINY = lab.Sizes(d_model=16)
 WORLD = World(0, 6, 4)
 
 

@@ -7,8 +7,7 @@ import json
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,13 @@ from matplotlib.text import Text
 from rich.cells import cell_len
 
 import qkv_labs
-from qkv_labs import find, run_lab, write
+from qkv_labs import find
 from qkv_labs.catalogue import NAMES
 from qkv_labs.figures import styled, translate
-from qkv_labs.gallery import Language, describe, main, page, read_results, say_cells, write_gallery
+from qkv_labs.gallery import Language, describe, main, page, read_results, say_cells
 from qkv_labs.heads import roles
-from qkv_labs.lab import Lab, Table, Words
 from qkv_labs.printed import table_lines
 from qkv_labs.texts import Texts, works
-from tests.labs import toy
 from tests.labs.results import FOLDER, measured, result
 
 SOURCES = Path(qkv_labs.__file__).parent
@@ -137,21 +134,21 @@ def test_cells_of_other_runs_have_their_chinese_too() -> None:
 @pytest.mark.parametrize(
     ("lab", "text", "chinese"),
     [
-        ("", "learning rate", "学习率"),
-        ("residual", "depth 12", "12 层"),
         ("norm", "rate 0.003", "学习率 0.003"),
         ("heads", "decoder 1 cross", "解码器第 1 层交叉注意力"),
-        ("decoding", "sampling, top-p 0.9", "采样，top-p 0.9"),
         ("scale", "without", "不缩放"),
         ("masks", "without", "无掩码"),
-        ("few_shot", "right", "正确"),
         *(("heads", text, text) for text in ("", "–", "d_k", "k = 4", "1.2 ± 0.3", "?")),
     ],
 )
 def test_cells_are_translated_by_their_lab(lab: str, text: str, chinese: str) -> None:
     assert Texts(lab).cell(text) == chinese
-    if text == "right":
-        assert Texts(lab).cell(text, heading=True) == "正确率"
+
+
+def test_a_word_may_mean_something_else_at_the_head_of_a_column() -> None:
+    assert [Texts("few_shot").cell("right", heading) for heading in (False, True)] == [
+        *("正确", "正确率")
+    ]
 
 
 def said(path: Path) -> Iterator[str]:
@@ -226,23 +223,6 @@ def test_labs_use_public_names_of_qkv_only() -> None:
                 top, _, room = module.partition(".")
                 if top == "qkv" and room:
                     assert room in ROOMS | {"errors"}, f"{path} imports {module}"
-
-
-@pytest.fixture
-def lab() -> Lab[toy.Measured]:
-    """A lab with a table in the words of few_shot."""
-    table = Table(Words("Answers", "回答"), ("examples", "right"), (("right", "0.5"),))
-    tables: Callable[[toy.Measured], tuple[Table, ...]] = lambda measured: (table,)  # noqa: E731
-    return replace(toy.toy_lab("few_shot"), tables=tables)
-
-
-def test_the_gallery_speaks_chinese(lab: Lab[toy.Measured], tmp_path: Path) -> None:
-    write(run_lab(lab), tmp_path)
-    here, there = (path.read_text(encoding="utf-8") for path in write_gallery(tmp_path))
-    assert "| examples | right |\n| --- | --- |\n| right | 0.5 |\n" in here
-    assert "| 示例数 | 正确率 |\n| --- | --- |\n| 正确 | 0.5 |\n" in there
-    assert "|  | lab | verdict |" in here
-    assert "|  | 实验 | 结论 |" in there
 
 
 @pytest.mark.parametrize(("language", "twin"), [("en", "zh"), ("zh", "en")])

@@ -16,8 +16,8 @@ from qkv_labs.masking.documents import IDS, SPECIAL, WORDS
 from qkv_labs.masking.rows import small_encoder
 from qkv_labs.tools import encoder
 
-TINY = lab.Sizes(each=60, steps=2, rows=8, labelled=240, seeds=1, width=16)
-SMALL = {"steps": 2, "rows": 8, "tune_steps": 2, "seeds": 1, "width": 16}
+TINY = lab.Sizes(each=60, steps=2, rows=8, labelled=240, width=16)
+SMALL = {"steps": 2, "rows": 8, "tune_steps": 2, "width": 16}
 FEW = tasks.PairSizes(documents=200, pair_labels=60, single_labels=40, judged=100, **SMALL)
 
 

@@ -11,7 +11,7 @@ from torch import Generator
 from qkv_labs import pretraining as lab
 from qkv_labs.lab import Settings
 
-TINY = lab.Sizes(labels=(4, 8), seeds=2, pretraining_steps=3, steps=2, n_plain=200, d_model=8)
+TINY = lab.Sizes(labels=(4, 8), pretraining_steps=3, steps=2, n_plain=200, d_model=8)
 
 
 def test_labels_follow_from_the_words() -> None:
@@ -92,9 +92,9 @@ def test_arms_start_alike_and_are_as_long_as_they_say() -> None:
         5,
         5,
     ]
-    assert all(len(arm.accuracies) == 2 for arm in m.arms)
+    assert all(len(arm.accuracies) == 3 for arm in m.arms)
     assert m.labels == [4, 8]
-    assert len(steps) == 2 + 2 * len(lab.ARMS)  # two seeds, two numbers of labels
+    assert len(steps) == 3 + 2 * len(lab.ARMS)  # three seeds, two numbers of labels
     assert m == lab.measured_with(TINY, Settings())
 
 

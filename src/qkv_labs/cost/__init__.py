@@ -160,12 +160,6 @@ def met(sizes: Sequence[int], rising: Sequence[float], other: Sequence[float]) -
     return None
 
 
-def time_exponents(m: Measured, part: str) -> tuple[float, float]:
-    """Return how a part's time grows with n, over long sequences, and with d."""
-    by_width = tools.exponent(m.widths, m.seconds_by_width[part])
-    return long_exponent(m, m.seconds_by_length[part]), by_width
-
-
 def long_exponent(m: Measured, costs: Sequence[float]) -> float:
     """Return how a cost grows with n over long sequences."""
     long = [(n, cost) for n, cost in zip(m.lengths, costs, strict=True) if n >= LONG]
@@ -183,7 +177,11 @@ def tables(m: Measured) -> list[Table]:
     exponents = []
     for part in TIMED:
         counted = [f"{x:.2f}" for x in flop_exponents(m, part)] if part != FUSED else ["–", "–"]
-        measured = (*time_exponents(m, part), long_exponent(m, m.memory[part]))
+        measured = (
+            long_exponent(m, m.seconds_by_length[part]),
+            tools.exponent(m.widths, m.seconds_by_width[part]),
+            long_exponent(m, m.memory[part]),
+        )
         exponents.append((part, *counted, *(f"{value:.2f}" for value in measured)))
     fused = m.seconds_by_length[FUSED]
     crossings = [

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import random
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
 from statistics import fmean
 
 import qkv
@@ -19,12 +18,12 @@ from qkv.tasks import Chooser, FewShot
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, look, new_figure
 from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
-from qkv_labs.texts import Texts
+from qkv_labs.texts import Texts, read
 
 say = Texts("few_shot")
 
 LABELS = ("negative", "positive")
-SENTENCES = tomllib.loads((Path(__file__).parent / "sentences.toml").read_text("utf-8"))
+SENTENCES = read("few_shot/sentences.toml")
 TEMPLATES = {
     "review": FewShot(
         "Review: {text}\nSentiment:",
@@ -160,7 +159,8 @@ def tables(m: Measured) -> list[Table]:
 def draw(m: Measured) -> Figure:
     """Accuracy against examples: a mark a draw, a line for the mean."""
     figure, axes = new_figure(7.2, 4.0)
-    kinds = sorted({(arm.template, arm.answers) for arm in m.arms}, key=_kind)
+    every = product(TEMPLATES, (TRUE, WRONG))
+    kinds = [kind for kind in every if kind in {(arm.template, arm.answers) for arm in m.arms}]
     for index, (template, answers) in enumerate(kinds):
         arms = tools.where(m.arms, template=template, answers=answers)
         for arm in arms:
@@ -176,11 +176,6 @@ def draw(m: Measured) -> Figure:
     axes.set_title(f"{m.model}: few examples, no training; pale marks are single draws of examples")
     axes.legend(loc="lower left")
     return figure
-
-
-def _kind(kind: tuple[str, str]) -> tuple[int, int]:
-    template, answers = kind
-    return list(TEMPLATES).index(template), (TRUE, WRONG).index(answers)
 
 
 def judge(m: Measured) -> Verdict:

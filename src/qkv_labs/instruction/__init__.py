@@ -49,7 +49,6 @@ class Sizes:
     pretraining_steps: int = 400
     steps: int = 200
     d_model: int = 64
-    seeds: int = 3
 
 
 @dataclass(frozen=True)
@@ -185,15 +184,13 @@ def examined(world: World, sizes: Sizes) -> dict[str, Examined]:
     return results
 
 
-def measured_with(sizes: Sizes, settings: Settings) -> Measured:
-    """Measure all seeds at these sizes."""
-    seeds = range(settings.seed, settings.seed + sizes.seeds)
+def measure(settings: Settings) -> Measured:
+    """Pre-train, tune, and ask, for each seed."""
+    sizes = settings.pick(Sizes(), Sizes(120, 90, 8000, 1200, 600, 96))
     runs = []
-    with torch.random.fork_rng(devices=[]):
-        for seed in seeds:
-            settings.tell(f"plain text, then instructions: seed {seed}")
-            world = World(seed, sizes.people, sizes.asked_about)
-            runs.append(examined(world, sizes))
+    for seed in settings.seeds(3, 5):
+        settings.tell(f"plain text, then instructions: seed {seed}")
+        runs.append(examined(World(seed, sizes.people, sizes.asked_about), sizes))
 
     def by_kind(figure: str, arm: str) -> dict[str, list[float]]:
         return {kind: [getattr(run[arm], figure)[kind] for run in runs] for kind in KINDS}
@@ -206,11 +203,6 @@ def measured_with(sizes: Sizes, settings: Settings) -> Measured:
         {arm: [run[arm].perplexity for run in runs] for arm in ARMS},
         {BEFORE: sizes.pretraining_steps, AFTER: both, ALONE: both},
     )
-
-
-def measure(settings: Settings) -> Measured:
-    """Pre-train, tune, and ask."""
-    return measured_with(settings.pick(Sizes(), Sizes(120, 90, 8000, 1200, 600, 96, 5)), settings)
 
 
 def tables(m: Measured) -> list[Table]:

@@ -47,7 +47,6 @@ class Sizes:
     steps: int = 200
     rows: int = 60
     labelled: int = 2000  # sentences that the probe learns from
-    seeds: int = 3
     width: int = 48
 
 
@@ -153,24 +152,23 @@ def probed(model: Encoder, work: Work) -> float:
 
 def measure(settings: Settings) -> Measured:
     """Train with all rates, then tune all starts."""
-    sizes = settings.pick(Sizes(), Sizes(each=3000, steps=1500, seeds=5))
-    pair_sizes = settings.pick(PairSizes(), PairSizes(steps=1500, tune_steps=200, seeds=6))
-    work, first = texts_of(sizes), settings.seed
-    fills, probes = [], []
+    sizes = settings.pick(Sizes(), Sizes(each=3000, steps=1500))
+    pair_sizes = settings.pick(PairSizes(), PairSizes(steps=1500, tune_steps=200))
+    work, fills, probes = texts_of(sizes), [], []
     for rate in RATES:
         settings.tell(f"hiding {rate:.0%}")
-        models = [filling(work, rate, seed) for seed in range(first, first + sizes.seeds)]
+        models = [filling(work, rate, seed) for seed in settings.seeds(3, 5)]
         fills.append([filled(model, work) for model in models])
         probes.append([probed(model, work) for model in models])
     pages, results = pages_of(pair_sizes), []
-    for seed in range(first, first + pair_sizes.seeds):
+    for seed in settings.seeds(4, 6):
         settings.tell(f"pairs and fine-tuning, seed {seed}")
         results.append(worth(pages, seed))
+    told, right = zip(*results, strict=True)
     tasks = [
-        [[result.right[task][start] for result in results] for start in range(len(STARTS))]
-        for task in range(len(TASKS))
+        [list(start) for start in zip(*task, strict=True)] for task in zip(*right, strict=True)
     ]
-    return Measured(fills, probes, tools.column(results, "told"), tasks)
+    return Measured(fills, probes, list(told), tasks)
 
 
 def tables(m: Measured) -> list[Table]:

@@ -37,7 +37,6 @@ class PairSizes:
     pair_labels: int = 400
     single_labels: int = 40
     judged: int = 1000  # examples of each task
-    seeds: int = 4
     width: int = 48
 
 
@@ -191,19 +190,14 @@ def tuned(start: Encoder, task: Task, pages: Pages, seed: int) -> float:
     return 100 * float(right.float().mean())
 
 
-@dataclass(frozen=True)
-class Worth:
-    """The results of one seed: the objective itself, and each task from each of `STARTS`."""
+def worth(pages: Pages, seed: int) -> tuple[float, list[list[float]]]:
+    """Pre-train with and without the pair objective, then tune every start for every task.
 
-    told: float
-    right: list[list[float]]  # for each of `TASKS`, for each of `STARTS`
-
-
-def worth(pages: Pages, seed: int) -> Worth:
-    """Pre-train with and without the pair objective, then tune every start for every task."""
+    Return the accuracy of the objective itself, and that of each of `TASKS` from each of `STARTS`.
+    """
     without, with_pairs = (paired(pages, both, seed) for both in (False, True))
     starts = (pages.build(seed), without, with_pairs)
     right = [
         [tuned(start, task, pages, seed) for start in starts] for task in tasks_of(pages, seed)
     ]
-    return Worth(told(with_pairs, pages), right)
+    return told(with_pairs, pages), right

@@ -192,18 +192,17 @@ def measure_gap(kind: str, rows: int, settings: Settings) -> Gap:
 
 def measure(settings: Settings) -> Measured:
     """Train with each norm, measure what neighbours change, then make batches small."""
-    with torch.random.fork_rng():
-        trained, models = measure_training(settings)
-        changes = [
-            Change(kind, training, *change(model, training))
-            for kind, model in models.items()
-            for training in (True, False)
-        ]
-        gaps = [
-            measure_gap(kind, rows, settings)
-            for kind in ("LayerNorm pre", "BatchNorm pre")
-            for rows in BATCHES
-        ]
+    trained, models = measure_training(settings)
+    changes = [
+        Change(kind, training, *change(model, training))
+        for kind, model in models.items()
+        for training in (True, False)
+    ]
+    gaps = [
+        measure_gap(kind, rows, settings)
+        for kind in ("LayerNorm pre", "BatchNorm pre")
+        for rows in BATCHES
+    ]
     return Measured(trained, changes, gaps)
 
 

@@ -142,16 +142,15 @@ def accuracy(family: str, positions: str, n_layers: int, seed: int, steps: int) 
 def measure(settings: Settings) -> Measured:
     """Compare untrained models in every order, then train some with and without positions."""
     changes, trained = [], []
-    with torch.random.fork_rng():
-        for arm in FRESH:
-            torch.manual_seed(settings.seed)
-            changes.append(Change(*arm, *map(max, *(change(build(*arm)) for _ in range(5)))))
-        for family, positions, n_layers in product(FAMILIES, ("none", "sinusoidal"), (1, 2)):
-            settings.tell(f"training: {family}, {n_layers} layers, positions: {positions}")
-            steps = settings.pick(300, 600)
-            seeds = settings.seeds(3, 5)
-            right = [accuracy(family, positions, n_layers, seed, steps) for seed in seeds]
-            trained.append(Trained(family, positions, n_layers, right))
+    for arm in FRESH:
+        torch.manual_seed(settings.seed)
+        changes.append(Change(*arm, *map(max, *(change(build(*arm)) for _ in range(5)))))
+    for family, positions, n_layers in product(FAMILIES, ("none", "sinusoidal"), (1, 2)):
+        settings.tell(f"training: {family}, {n_layers} layers, positions: {positions}")
+        steps = settings.pick(300, 600)
+        seeds = settings.seeds(3, 5)
+        right = [accuracy(family, positions, n_layers, seed, steps) for seed in seeds]
+        trained.append(Trained(family, positions, n_layers, right))
     return Measured(changes, trained, len(corpus(settings.seed)[1]))
 
 

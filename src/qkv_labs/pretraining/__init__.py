@@ -52,7 +52,6 @@ class Sizes:
     """How much is done; all arms have the same model, batches and fine-tuning steps."""
 
     labels: tuple[int, ...] = (20, 100, 500)
-    seeds: int = 3
     pretraining_steps: int = 800
     steps: int = 80
     n_plain: int = 20_000  # sentences of plain text
@@ -252,21 +251,20 @@ def measured_with(sizes: Sizes, settings: Settings) -> Measured:
     """Measure all arms at these sizes."""
     begin: dict[str, list[Weights]] = {name: [] for name in ARMS}
     losses: dict[str, list[float]] = {PRETRAINED: [], CUT: []}
-    with torch.random.fork_rng(devices=[]):
-        for seed in range(settings.seed, settings.seed + sizes.seeds):
-            settings.tell(f"pre-training, seed {seed}")
-            weights, final = starts(sizes, seed)
-            for name in ARMS:
-                begin[name].append(weights[name])
-            for name, value in final.items():
-                losses[name].append(value)
-        arms = [arm for name in ARMS for arm in run_arm(name, begin[name], sizes, settings)]
+    for seed in settings.seeds(3, 5):
+        settings.tell(f"pre-training, seed {seed}")
+        weights, final = starts(sizes, seed)
+        for name in ARMS:
+            begin[name].append(weights[name])
+        for name, value in final.items():
+            losses[name].append(value)
+    arms = [arm for name in ARMS for arm in run_arm(name, begin[name], sizes, settings)]
     return Measured(arms, N_ADJECTIVES, fmean(losses[PRETRAINED]), fmean(losses[CUT]))
 
 
 def measure(settings: Settings) -> Measured:
     """Pre-train, then fine-tune on more and more labels."""
-    full = Sizes(labels=(10, 20, 50, 100, 500, 2000), seeds=5, pretraining_steps=2000, steps=200)
+    full = Sizes(labels=(10, 20, 50, 100, 500, 2000), pretraining_steps=2000, steps=200)
     return measured_with(settings.pick(Sizes(), full), settings)
 
 

@@ -41,7 +41,6 @@ class Sizes:
 
     steps: int = 600
     rows: int = 32
-    seeds: int = 3
     examples: int = 500  # sequences of each load to recall from
     lengths: tuple[int, ...] = (8, 32, 128, 512)
     tokens: int = 4096  # in each timed step, whatever the length of its sequences
@@ -224,15 +223,14 @@ def step_milliseconds(model: nn.Module, length: int, sizes: Sizes, device: str =
     shape = (max(1, sizes.tokens // length), length)
     tokens = torch.randint(VOCABULARY, shape, generator=generator).to(device)
     model = model.to(device)
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    times = []
-    for _ in range(sizes.repeats):
-        began = clock()
+
+    def step() -> None:
         model(tokens).logsumexp(dim=-1).mean().backward()
         if device != "cpu":
             torch.cuda.synchronize()
-        times.append(clock() - began)
-    return 1000 * min(times)
+
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    return 1000 * tools.least_seconds(step, sizes.repeats, clock)
 
 
 def measured_arm(
@@ -244,7 +242,7 @@ def measured_arm(
         settings.tell(f"{name}: learning rate {rate}, seed {seed}")
         return recalled(learnt(build, rate, seed, sizes), sizes, seed)
 
-    seeds = range(settings.seed, settings.seed + sizes.seeds)
+    seeds = settings.seeds(3, 5)
     rate, recalls = tools.at_best_rate(run, RATES, seeds, lambda recall: fmean(recall[0]))
     by_load, by_distance = map(list, zip(*recalls, strict=True))
     model = build()
@@ -266,7 +264,7 @@ def measured_arm(
 
 def measure(settings: Settings) -> Measured:
     """Measure each architecture in turn."""
-    sizes = settings.pick(Sizes(), Sizes(steps=3000, seeds=5, repeats=10))
+    sizes = settings.pick(Sizes(), Sizes(steps=3000, repeats=10))
     with tools.seeded(settings.seed):
         arms = [measured_arm(*arm, sizes, settings) for arm in builders().items()]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""

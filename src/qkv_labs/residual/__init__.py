@@ -189,12 +189,11 @@ def measure_trained(kind: str, settings: Settings) -> Trained:
 
 def measure(settings: Settings) -> Measured:
     """Measure untrained stacks of all depths, then trained ones."""
-    with torch.random.fork_rng():
-        fresh = [measure_fresh(kind, settings.seed) for kind in (*KINDS, BARE)]
-        trained = [measure_trained(kind, settings) for kind in KINDS]
-        torch.manual_seed(settings.seed)
-        words, before = tools.word_before(1000, LENGTH, N_WORDS)
-        guess = (words[:, None, :] == before[:, :, None]).double().mean()
+    fresh = [measure_fresh(kind, settings.seed) for kind in (*KINDS, BARE)]
+    trained = [measure_trained(kind, settings) for kind in KINDS]
+    torch.manual_seed(settings.seed)
+    words, before = tools.word_before(1000, LENGTH, N_WORDS)
+    guess = (words[:, None, :] == before[:, :, None]).double().mean()
     return Measured(fresh, trained, float(guess))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +64,7 @@ def measure(settings: Settings) -> Measured:
             timed = predict(way, quick, source, target)
             if way == TRAIN:
                 timed = learn(quick, source, target)
-            counted.append(count(way, length, exact, work, least_seconds(timed)))
+            counted.append(count(way, length, exact, work, tools.least_seconds(timed)))
     return Measured(N_SOURCE, counted)
 
 
@@ -177,16 +176,6 @@ def count(
             hook.remove()
     passes = len(encoder), len(decoder)
     return Counted(way, length, *passes, sum(decoder), pairs, seconds, tokens)
-
-
-def least_seconds(work: Callable[[], list[int]], repeats: int = 3) -> float:
-    """Return CPU seconds: the least of several, since disturbances only add."""
-    seconds = []
-    for _ in range(repeats):
-        begin = time.process_time()
-        work()
-        seconds.append(time.process_time() - begin)
-    return min(seconds)
 
 
 def growth(m: Measured, way: str, name: str, least: int = 0) -> float:

@@ -55,11 +55,10 @@ class Report:
             "animated": self.lab.animate is not None,
             "command": self.command,
             "seconds": round(self.seconds, 1),
-            "full": self.full,
-            "seed": self.seed,
-            "date": self.date,
-            "machine": self.machine,
-            "versions": self.versions,
+            **{
+                name: getattr(self, name)
+                for name in ("full", "seed", "date", "machine", "versions")
+            },
         }
         return _plain(content)
 

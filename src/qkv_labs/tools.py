@@ -27,28 +27,42 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def _config(family: str, settings: dict[str, Any]) -> ModelConfig:
-    """Return a small model's settings: these, and where they are silent what most labs choose."""
-    common = {"n_heads": 4, "d_ff": 2 * settings["d_model"], "norm_position": "pre", "dropout": 0.0}
-    return ModelConfig(**{"family": family, **common, **settings})
+def _config(
+    family: str, vocab_size: int, d_model: int, n_layers: int, **settings: Any
+) -> ModelConfig:
+    """Return these settings, and where they are silent what most labs choose."""
+    common = {"n_heads": 4, "d_ff": 2 * d_model, "norm_position": "pre", "dropout": 0.0}
+    head = {"head": "token"} if "n_labels" in settings else {}
+    layers = {f"n_{stack}_layers": n_layers for stack in family.split("-")}
+    sizes = {"family": family, "vocab_size": vocab_size, "d_model": d_model, **layers}
+    return ModelConfig(**{**sizes, **common, **head, **settings})
 
 
-def encoder(seed: int | None = None, **settings: Any) -> Encoder:
-    """Build a small encoder; a seed of None draws from the global random state."""
+def encoder(
+    vocab_size: int, d_model: int, n_layers: int, seed: int | None = None, **settings: Any
+) -> Encoder:
+    """Build a small encoder, which tags tokens if it has labels.
+
+    A seed of None draws from the global random state.
+    """
     with nullcontext() if seed is None else seeded(seed):
-        return Encoder(_config("encoder", settings))
+        return Encoder(_config("encoder", vocab_size, d_model, n_layers, **settings))
 
 
-def decoder(seed: int | None = None, **settings: Any) -> Decoder:
-    """Build a small decoder, as `encoder` does."""
+def decoder(
+    vocab_size: int, d_model: int, n_layers: int, seed: int | None = None, **settings: Any
+) -> Decoder:
+    """Build a small decoder, with a seed as `encoder`."""
     with nullcontext() if seed is None else seeded(seed):
-        return Decoder(_config("decoder", settings))
+        return Decoder(_config("decoder", vocab_size, d_model, n_layers, **settings))
 
 
-def encoder_decoder(seed: int | None = None, **settings: Any) -> EncoderDecoder:
-    """Build a small encoder-decoder, as `encoder` does."""
+def encoder_decoder(
+    vocab_size: int, d_model: int, n_layers: int, seed: int | None = None, **settings: Any
+) -> EncoderDecoder:
+    """Build a small encoder-decoder whose stacks have as many layers, with a seed as `encoder`."""
     with nullcontext() if seed is None else seeded(seed):
-        return EncoderDecoder(_config("encoder-decoder", settings))
+        return EncoderDecoder(_config("encoder-decoder", vocab_size, d_model, n_layers, **settings))
 
 
 def n_weights(model: nn.Module) -> int:
@@ -135,11 +149,6 @@ def where(items: Iterable[T], **wanted: Any) -> list[T]:
 def column(items: Iterable[Any], name: str) -> list[Any]:
     """Return one attribute of each item."""
     return [getattr(item, name) for item in items]
-
-
-def mean(items: Iterable[Any], name: str) -> float:
-    """Return the mean of one attribute of the items."""
-    return fmean(column(items, name))
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:

@@ -20,8 +20,8 @@ def test_a_sentence_says_what_was_drawn() -> None:
 
 def test_all_sentences_have_twelve_words_of_the_vocabulary() -> None:
     words = lab.vocabulary()
-    for word, frames in lab.FRAMES.items():
-        for case in frames:
+    for word, grammar in lab.GRAMMAR.items():
+        for case in grammar["frames"]:
             for one in lab.all_sentences(word, case)[:: 7 * 11]:
                 assert len(one.text) == 12
                 assert words.keys() >= set(one.text)
@@ -29,7 +29,7 @@ def test_all_sentences_have_twelve_words_of_the_vocabulary() -> None:
 
 
 def test_what_stands_before_the_word_says_nothing_where_the_sense_is_decided_after() -> None:
-    for word in lab.FRAMES:
+    for word in lab.GRAMMAR:
         starts = [
             {
                 tuple(one.text[: one.position])

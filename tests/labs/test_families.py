@@ -109,16 +109,3 @@ def test_the_learning_rate_is_the_one_with_the_lower_validation_loss(
     assert arm.lr == 1e-2
     model, _ = lab.train("encoder-decoder", replace(work, steps=30), 1e-2, 0)
     assert arm.loss == [lab.judged(model, "encoder-decoder", work, 0.0).loss]
-
-
-def test_only_the_prefix_model_looks_ahead_in_the_source(work: lab.Work) -> None:
-    torch.manual_seed(0)
-    model = Decoder(lab.decoder_config(work.base)).eval()
-    row = joined(work.held_out, [0], work.base)
-    changed = row.tokens.clone()
-    changed[0, 2] = work.base.eos_id  # the third source token
-    mask = prefix_mask(row.source_lengths, row.tokens.shape[1])
-    for path, looks in ((fast, False), (seeing(mask), True)):
-        with torch.no_grad(), use_path(model, path):
-            moved = (model.hidden(row.tokens) - model.hidden(changed))[0, 0].abs().max() > 1e-6
-        assert bool(moved) == looks

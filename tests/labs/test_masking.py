@@ -14,7 +14,6 @@ from qkv_labs import masking as lab
 from qkv_labs.masking import pairs as tasks
 from qkv_labs.masking.documents import IDS, SPECIAL, WORDS
 from qkv_labs.masking.rows import small_encoder
-from qkv_labs.tools import encoder
 
 TINY = lab.Sizes(each=60, steps=2, rows=8, labelled=240, width=16)
 SMALL = {"steps": 2, "rows": 8, "tune_steps": 2, "width": 16}
@@ -27,7 +26,7 @@ def work() -> lab.Work:
 
 
 def fresh(work: lab.Work) -> Encoder:
-    return encoder(0, **small_encoder(work.vocab_size, TINY.width, work.special))
+    return small_encoder(work.vocab_size, TINY.width, work.special, 0)
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,15 @@ def work() -> lab.Work:
     draw = np.random.default_rng(0)
     texts = [draw.integers(4, V, size=draw.integers(2, 6)).tolist() for _ in range(40)]
     pairs = EncodedPairs(texts, [text[::-1] for text in texts])
-    sizes = {"vocab_size": V, "d_model": 16, "n_heads": 2, "d_ff": 16, "max_length": 16}
-    settings = {**sizes, "n_encoder_layers": 1, "n_decoder_layers": 1}
-    return lab.Work(pairs, pairs, settings, steps=25, rows=8)
+    sizes = {
+        "vocab_size": V,
+        "d_model": 16,
+        "n_heads": 2,
+        "d_ff": 16,
+        "max_length": 16,
+        "n_layers": 1,
+    }
+    return lab.Work(pairs, pairs, sizes, steps=25, rows=8)
 
 
 @pytest.fixture(scope="module")

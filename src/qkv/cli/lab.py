@@ -152,7 +152,7 @@ def _run(
     """Run a lab and write its results, with the current step beside the bar, or printed."""
     from qkv_labs import run_lab, write
 
-    alone = bar.tasks[0].total == 1
+    alone = bar.tasks[0].total == 1  # of several, the results alone are noted
 
     def tell(step: str) -> None:
         bar.update(bar.task_ids[0], description=f"{lab.name}: {step}")

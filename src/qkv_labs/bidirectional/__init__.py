@@ -18,31 +18,12 @@ from qkv.model import Decoder, Encoder
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, new_figure, within_percent
 from qkv_labs.lab import Interval, Settings, Table, Verdict, Words, compare
-from qkv_labs.texts import Texts
+from qkv_labs.texts import Texts, read
 
 say = Texts("bidirectional")
 
 CASES, MODELS = ("before", "after"), ("encoder", "decoder")
-# S: subject, A: adjective, X: the word, C: the words that decide; all have twelve words
-FRAMES = {
-    "bank": {
-        "before": "S saw the C and the C then the X looked A",
-        "after": "S said the X looked A by the C and the C",
-        "both": "S saw the C then the X looked A by the C",
-    },
-    "苹果": {
-        "before": "S 说 到 C 和 C 以后 觉得 这个 X 很 A",
-        "after": "S 觉得 这个 X 很 A 因为 有 C 和 C 。",
-        "both": "S 说 到 C 以后 觉得 这个 X 很 A 有 C",
-    },
-}
-WHO = {"bank": "she he we they Anna David", "苹果": "他 她 我们 他们 小明 小红"}
-HOW = {"bank": "nice old new big quiet good", "苹果": "好 贵 新 大 漂亮 便宜"}
-CUES = {
-    "bank": ("river water boat fish", "money loan cash card"),
-    "苹果": ("香蕉 果汁 橙子 果园", "屏幕 电池 键盘 软件"),
-}
-PLAIN = {"bank": ("shore", "lender"), "苹果": ("桃子", "平板")}  # words with one of the senses
+GRAMMAR = read("bidirectional/grammar.toml")  # by the ambiguous word
 PAD, BOS, EOS, MASK = range(4)
 # Few, since hidden words teach an encoder more slowly than next words do a decoder
 N_CUES = 4
@@ -65,20 +46,20 @@ class Sentence:
     @property
     def text(self) -> list[str]:
         """The sentence, word by word."""
-        cues = iter(self.cues)
+        grammar = GRAMMAR[self.word]
         fill = {
-            "S": lambda: WHO[self.word].split()[self.who],
-            "A": lambda: HOW[self.word].split()[self.how],
-            "X": lambda: PLAIN[self.word][self.sense] if self.plain else self.word,
-            "C": lambda: CUES[self.word][self.sense].split()[next(cues)],
+            "S": [grammar["who"].split()[self.who]],
+            "A": [grammar["how"].split()[self.how]],
+            "X": [grammar["plain"][self.sense] if self.plain else self.word],
+            "C": [grammar["cues"][self.sense].split()[cue] for cue in self.cues],
         }
-        frame = FRAMES[self.word][self.case].split()
-        return [fill[part]() if part in fill else part for part in frame]
+        frame = grammar["frames"][self.case].split()
+        return [fill[part].pop(0) if part in fill else part for part in frame]
 
     @property
     def position(self) -> int:
         """Position of the word among the tokens, of which the first is BOS."""
-        return FRAMES[self.word][self.case].split().index("X") + 1
+        return GRAMMAR[self.word]["frames"][self.case].split().index("X") + 1
 
 
 Probed = dict[tuple[str, str], list[Sentence]]  # by word and case: half to fit, half to test
@@ -117,9 +98,9 @@ class Measured:
 
 def vocabulary() -> dict[str, int]:
     """Return the id of every word of both grammars, after the special tokens."""
-    lines = [line for frames in FRAMES.values() for line in frames.values()]
-    lines += [*WHO.values(), *HOW.values(), *FRAMES]
-    lines += [line for both in (*CUES.values(), *PLAIN.values()) for line in both]
+    lines = [*GRAMMAR]
+    for word in GRAMMAR.values():
+        lines += [*word["frames"].values(), word["who"], word["how"], *word["cues"], *word["plain"]]
     words = sorted({word for line in lines for word in line.split()} - set("SAXC"))
     return {word: number for number, word in enumerate(words, start=MASK + 1)}
 
@@ -145,8 +126,8 @@ def split(random: Random, n_probed: int) -> tuple[list[Sentence], Probed]:
     """
     train: list[Sentence] = []
     probed: Probed = {}
-    for word, frames in FRAMES.items():
-        for case in frames:
+    for word, grammar in GRAMMAR.items():
+        for case in grammar["frames"]:
             drawn = random.sample(every := all_sentences(word, case), len(every))
             held_out: set[Sentence] = set()
             if case in CASES:
@@ -168,18 +149,16 @@ def tokens(sentences: Sequence[Sentence]) -> Tensor:
 
 def build(model: str) -> Net:
     """Build an encoder or a decoder, alike in all but what may be seen and the head."""
+    n_words = MASK + 1 + len(vocabulary())
     settings: dict[str, Any] = {
-        "vocab_size": MASK + 1 + len(vocabulary()),
-        "d_model": 64,
         "positions": "learned",
         "max_length": 13,
         "embedding_scale": False,
         "tie": "output",
-        "activation": "gelu",
     }
     if model == "encoder":
-        return tools.encoder(n_encoder_layers=2, head="masked", **settings)
-    return tools.decoder(n_decoder_layers=2, **settings)
+        return tools.encoder(n_words, 64, 2, head="masked", activation="gelu", **settings)
+    return tools.decoder(n_words, 64, 2, activation="gelu", **settings)
 
 
 def train(net: Net, data: Tensor, steps: int, seed: int) -> list[float]:
@@ -220,7 +199,7 @@ def examine(net: Net, probed: Probed) -> tuple[dict[tuple[str, str, str], float]
     right, moved = {}, {}
     for case in CASES:
         distances = []
-        for word in FRAMES:
+        for word in GRAMMAR:
             sentences = probed[word, case]
             senses = torch.tensor(tools.column(sentences, "sense"))
             for at in ("the word", "the last word"):
@@ -273,7 +252,7 @@ def tables(m: Measured) -> list[Table]:
     """Senses told at the word and at the sentence's end; and how far the word's vector moves."""
     arms = [(model, trained) for trained in (True, False) for model in MODELS]
     rows = []
-    for at, word, case in product(("the word", "the last word"), FRAMES, CASES):
+    for at, word, case in product(("the word", "the last word"), GRAMMAR, CASES):
         probes = tools.where(m.probes, at=at, word=word, case=case)
         cells = {(x.model, x.trained): tools.plus_minus(x.accuracies) for x in probes}
         rows.append((at, word, case, *(cells[arm] for arm in arms)))

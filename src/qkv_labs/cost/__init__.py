@@ -103,17 +103,11 @@ def flops(part: str, n: int, d: int) -> int:
 
 
 def crossing(d: int, others: Sequence[str]) -> float:
-    """Find n/d at which attention takes as many FLOPs as other parts together, by bisection.
+    """Return n/d at which attention takes as many FLOPs as other parts together.
 
-    The others treat each token alike, so that one token's count serves for all.
+    Its FLOPs grow as n² and those of the others as n, so that one token's counts serve for all.
     """
-    a_token = sum(flops(part, 1, d) for part in others)
-    low, high = 1, 64 * d
-    while high - low > 1:
-        middle = (low + high) // 2
-        more = flops(CORE, middle, d) >= middle * a_token
-        low, high = (low, middle) if more else (middle, high)
-    return high / d
+    return sum(flops(part, 1, d) for part in others) / flops(CORE, 1, d) / d
 
 
 @torch.no_grad()

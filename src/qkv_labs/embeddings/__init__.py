@@ -132,8 +132,7 @@ def scrambled(data: Tensor, draws: torch.Generator) -> Tensor:
 
 def train(data: Tensor, vocab_size: int, steps: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return a small language model's embedding before and after training on the next word."""
-    sizes = {"d_model": 64, "n_decoder_layers": 2, "max_length": data.shape[1]}
-    model = tools.decoder(seed, vocab_size=vocab_size, **sizes)
+    model = tools.decoder(vocab_size, 64, 2, seed, max_length=data.shape[1])
     before = model.embedding.table.weight.detach().clone()
     draws = torch.Generator().manual_seed(seed)
 

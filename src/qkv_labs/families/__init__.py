@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,16 +78,9 @@ def translation(full: bool) -> Work:
     """Encode a few patterns of the demo grammar for a small encoder-decoder."""
     text = language(MORE if full else FEW, each=3000)
     tokenizer, layers = tokenizer_of(text.train, 900 if full else 700), 2 if full else 1
-    base = ModelConfig(
-        d_model=64,
-        n_heads=4,
-        d_ff=128,
-        n_encoder_layers=layers,
-        n_decoder_layers=layers,
-        dropout=0.0,
-        max_length=96,
-        **special_ids(tokenizer),
-    )
+    sizes: dict[str, Any] = {"d_model": 64, "n_heads": 4, "d_ff": 128, "max_length": 96}
+    sizes |= {"n_encoder_layers": layers, "n_decoder_layers": layers, "dropout": 0.0}
+    base = ModelConfig(**sizes, **special_ids(tokenizer))
     train, valid, test = (
         EncodedPairs.of(split, tokenizer, tokenizer)
         for split in (text.train, text.valid, text.test)

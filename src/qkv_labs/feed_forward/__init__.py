@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,17 +63,10 @@ class Measured:
 def build(name: str, d_model: int = D_MODEL) -> Encoder:
     """Build a one-layer encoder that has this kind of feed-forward layer."""
     times, activation, gated = ARMS[name]
+    n_names, d_ff = 2 * N_NAMES, max(1, round(times * d_model))
+    layer: dict[str, Any] = {"d_ff": d_ff, "activation": activation, "gated": gated}
     model = tools.encoder(
-        vocab_size=2 * N_NAMES,
-        d_model=d_model,
-        n_heads=N_HEADS,
-        d_ff=max(1, round(times * d_model)),
-        activation=activation,
-        gated=gated,
-        n_encoder_layers=1,
-        max_length=COPIED,
-        head="token",
-        n_labels=2 * N_NAMES,
+        n_names, d_model, 1, n_labels=n_names, max_length=COPIED, n_heads=N_HEADS, **layer
     )
     block: Any = model.encoder.blocks[0]
     if not times:
@@ -135,10 +129,7 @@ def measure(settings: Settings) -> Measured:
     for name in ARMS:
         settings.tell(name)
         width = equal_width() if name == WIDER else D_MODEL
-
-        def build_arm(name: str = name, width: int = width) -> Encoder:
-            return build(name, width)
-
+        build_arm = partial(build, name, width)
         recalled = [recall(build_arm, seed, steps) for seed in seeds]
         copied = [copy(build_arm, seed, settings.pick(200, 400)) for seed in seeds]
         arms.append(Arm(name, tools.n_weights(build_arm()), recalled, copied))

@@ -14,16 +14,8 @@ from torch import Tensor
 from qkv.demo import demo_corpus
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, error_bars, look, new_figure
-from qkv_labs.heads.roles import (
-    NO_ROLE,
-    ORDERS,
-    Exam,
-    HeadRole,
-    Silenced,
-    find_roles,
-    least_important_first,
-    silencing_curves,
-)
+from qkv_labs.heads import roles
+from qkv_labs.heads.roles import NO_ROLE, ORDERS, Exam, HeadRole, Silenced
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
 from qkv_labs.shared import translator
 from qkv_labs.texts import Texts
@@ -60,18 +52,10 @@ class Measured:
 
 def look_up(relations: int, heads: int, seed: int, steps: int) -> tuple[float, int]:
     """Train a layer to name the symbols at some distances; return percent right, and its size."""
+    n_labels = relations * N_SYMBOLS
+    positions = {"positions": "learned", "max_length": LENGTH, "embedding_scale": False}
     model = tools.encoder(
-        seed,
-        vocab_size=N_SYMBOLS,
-        d_model=D_MODEL,
-        n_heads=heads,
-        d_ff=D_MODEL,
-        n_encoder_layers=1,
-        positions="learned",
-        max_length=LENGTH,
-        head="token",
-        n_labels=relations * N_SYMBOLS,
-        embedding_scale=False,
+        N_SYMBOLS, D_MODEL, 1, seed, n_heads=heads, d_ff=D_MODEL, n_labels=n_labels, **positions
     )
     draws = torch.Generator().manual_seed(seed)
 
@@ -100,10 +84,10 @@ def measure(settings: Settings) -> Measured:
     subject, corpus, size = translator(settings.tell), demo_corpus(), settings.pick(150, 300)
     settings.tell("what each head of the translator looks at")
     exam = Exam(subject, corpus.test[:size])
-    heads_of = find_roles(subject, corpus.valid[:size], exam)
+    heads_of = roles.find_roles(subject, corpus.valid[:size], exam)
     settings.tell("silencing heads one after another")
-    order = least_important_first(Exam(subject, corpus.valid[:60]))
-    curve = silencing_curves(exam, order, settings.seed, step=settings.pick(2, 1))
+    order = roles.least_important_first(Exam(subject, corpus.valid[:60]))
+    curve = roles.silencing_curves(exam, order, settings.seed, step=settings.pick(2, 1))
     return Measured(lookups, heads_of, curve, size)
 
 
@@ -183,7 +167,7 @@ def judge(m: Measured) -> Verdict:
     """Do several heads beat one, on one lookup too, and does each head do something of its own?"""
     right = {(x.relations, x.heads): Interval.percent(x.accuracies) for x in m.lookups}
     sizes = tools.column(tools.where(m.lookups, relations=MANY), "parameters")
-    roles = 100 * sum(head.role != NO_ROLE for head in m.heads) / len(m.heads)
+    with_role = 100 * sum(head.role != NO_ROLE for head in m.heads) / len(m.heads)
     few = tools.where(m.curve, order=ORDERS[0], count=len(m.heads) // 3)[0]
     most = tools.where(m.curve, order=ORDERS[2], count=len(m.heads) // 6)[0]
     half = tools.where(m.curve, order=ORDERS[0])[0].exact_match / 2
@@ -194,7 +178,7 @@ def judge(m: Measured) -> Verdict:
         several=compare(right[MANY, MANY], ">", right[MANY, 1], widths),
         single=compare(right[1, MANY], ">", right[1, 1], widths),
         cost=compare(max(sizes), "≈", min(sizes), form=".0f"),
-        roles=compare(Interval.share(roles, len(m.heads)), ">", 50, form=".0f"),
+        roles=compare(Interval.share(with_role, len(m.heads)), ">", 50, form=".0f"),
         spare=compare(left_few, "<", half, form=".0f"),
         vital=compare(left_most, "<", half, form=".0f"),
     )

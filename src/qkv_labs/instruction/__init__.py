@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,17 +76,15 @@ def tokenizer_of(world: World) -> Tokenizer:
 
 def build(sizes: Sizes, tokenizer: Tokenizer) -> Decoder:
     """Build a small decoder of the Llama kind."""
+    llama: dict[str, Any] = {"norm": "rms", "activation": "silu", "gated": True, "bias": False}
     return tools.decoder(
+        **special_ids(tokenizer),
         d_model=sizes.d_model,
         d_ff=3 * sizes.d_model,
-        n_decoder_layers=2,
-        norm="rms",
+        n_layers=2,
         positions="rotary",
-        activation="silu",
-        gated=True,
-        bias=False,
         max_length=64,
-        **special_ids(tokenizer),
+        **llama,
     )
 
 

@@ -157,16 +157,9 @@ def write(model: Decoder, rows: int, generator: torch.Generator) -> list[list[in
 
 def build(n_words: int, masked: bool, seed: int) -> Decoder:
     """Build a decoder with or without its causal mask."""
+    special = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
     model = tools.decoder(
-        seed,
-        vocab_size=n_words,
-        d_model=64,
-        n_decoder_layers=2,
-        positions="learned",
-        max_length=LONGEST + 8,
-        pad_id=PAD,
-        bos_id=BOS,
-        eos_id=EOS,
+        n_words, 64, 2, seed, positions="learned", max_length=LONGEST + 8, **special
     )
     model.decoder.causal = masked
     return model

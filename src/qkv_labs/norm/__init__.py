@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,17 +81,14 @@ class Measured:
 def build(kind: str, n_layers: int = SHALLOW) -> Encoder:
     """Build a stack with this norm everywhere; nothing else differs."""
     name, _, position = kind.partition(" ")
+    settings: dict[str, Any] = {
+        "norm": "rms" if name == "RMSNorm" else "layer",
+        "norm_position": "post" if position == "post" else "pre",
+        "positions": "rotary",
+        "embedding_scale": False,
+    }
     model = tools.encoder(
-        positions="rotary",
-        vocab_size=1 + N_WORDS,
-        d_model=D_MODEL,
-        n_encoder_layers=n_layers,
-        max_length=2 * LONGEST,
-        head="token",
-        n_labels=1 + N_WORDS,
-        embedding_scale=False,
-        norm="rms" if name == "RMSNorm" else "layer",
-        norm_position="post" if position == "post" else "pre",
+        1 + N_WORDS, D_MODEL, n_layers, n_labels=1 + N_WORDS, max_length=2 * LONGEST, **settings
     )
     if name in ("no", "BatchNorm"):
         for module in model.modules():
@@ -302,10 +300,5 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    measure,
-    tables,
-    draw,
-    judge,
-    values={"shallow": SHALLOW, "deep": DEEP, "steps": STEPS[SHALLOW], "deep_steps": STEPS[DEEP]},
-)
+SIZES = {"shallow": SHALLOW, "deep": DEEP, "steps": STEPS[SHALLOW], "deep_steps": STEPS[DEEP]}
+LAB = say.make_lab(measure, tables, draw, judge, SIZES)

@@ -27,14 +27,8 @@ SEES = 0.1  # so far above chance is no luck: 2.7 standard errors on one seed's 
 LEARNT = 0.75  # with positions; below, the task is too hard for its failures to show anything
 FAMILIES = ("encoder", "decoder")
 FRESH = (
-    ("encoder", "none", 2),
-    ("encoder", "sinusoidal", 2),
-    ("encoder", "learned", 2),
-    ("encoder", "rotary", 2),
-    ("encoder", "relative", 2),
-    ("decoder", "none", 1),
-    ("decoder", "none", 2),
-    ("decoder", "sinusoidal", 2),
+    *(("encoder", scheme, 2) for scheme in ("none", "sinusoidal", "learned", "rotary", "relative")),
+    *(("decoder", "none", 1), ("decoder", "none", 2), ("decoder", "sinusoidal", 2)),
 )
 
 
@@ -72,14 +66,8 @@ class Measured:
 def build(family: str, positions: str, n_layers: int) -> Encoder | Decoder:
     """Build a small model; only the mask and the positions differ among the families."""
     make = tools.encoder if family == "encoder" else tools.decoder
-    return make(
-        positions=positions,
-        vocab_size=len(VOCABULARY),
-        d_model=32,
-        max_length=16,
-        relative_buckets=16,
-        **{f"n_{family}_layers": n_layers},
-    )
+    sizes = (len(VOCABULARY), 32, n_layers)
+    return make(*sizes, positions=positions, max_length=16, relative_buckets=16)
 
 
 def encode(sentences: Sequence[str]) -> Tensor:

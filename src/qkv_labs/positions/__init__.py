@@ -23,15 +23,9 @@ TRAINED = 16  # n: no sequence of the training is longer
 LENGTHS = (TRAINED, 2 * TRAINED, 4 * TRAINED)
 LONGEST = LENGTHS[-1]
 AT_LENGTHS = ("within", "twice", "four_times")  # attributes of an arm
-ARMS = (
-    ("sinusoidal", False),
-    ("learned", False),
-    ("rotary", False),
-    ("relative", False),
-    ("alibi", False),
-    ("none", False),
-    ("sinusoidal", True),
-    ("learned", True),
+ARMS = (  # a scheme, and whether the positions of its training begin anywhere
+    *((name, False) for name in ("sinusoidal", "learned", "rotary", "relative", "alibi", "none")),
+    *((name, True) for name in ("sinusoidal", "learned")),
 )
 SHIFTS = (1, 2, 4, 8)
 PER_POINT = 4  # positions that share a point of the curve
@@ -87,15 +81,13 @@ def build(scheme: str) -> Decoder:
 
     Embeddings are multiplied by √D beside sinusoids, as in the paper, and beside no others.
     """
+    settings = {
+        "relative_buckets": 32,
+        "relative_length": 128,
+        "embedding_scale": scheme == "sinusoidal",
+    }
     return tools.decoder(
-        positions=scheme,
-        vocab_size=len(TASKS) * N_WORDS,  # outputs: an answer to each task
-        d_model=D_MODEL,
-        n_decoder_layers=2,
-        max_length=LONGEST,
-        relative_buckets=32,
-        relative_length=128,
-        embedding_scale=scheme == "sinusoidal",
+        len(TASKS) * N_WORDS, D_MODEL, 2, positions=scheme, max_length=LONGEST, **settings
     )
 
 
@@ -287,25 +279,22 @@ def _draw_task(panel: Any, m: Measured, task: str) -> None:
 
 def judge(m: Measured) -> Verdict:
     """Which schemes stay right at 4n, on which task; and is a shift one linear map?"""
-    short, long = (
-        {
-            task: Figures(
-                {name_of(arm): Interval.percent(getattr(arm, n)[task], 100) for arm in m.arms}
-            )
-            for task in TASKS
-        }
-        for n in ("within", "four_times")
-    )
-    before = long[TASKS[0]]
+
+    def right(at: str, task: str) -> Figures:
+        shares = {name_of(arm): getattr(arm, at)[task] for arm in m.arms}
+        return Figures({name: Interval.percent(seeds, 100) for name, seeds in shares.items()})
+
+    beyond = {task: right("four_times", task) for task in TASKS}
+    before = beyond[TASKS[0]]
 
     def carries(name: str) -> list[Comparison]:
-        return [compare(long[task][name], ">", LEARNT, f"{name}, {task}") for task in TASKS]
+        return [compare(beyond[task][name], ">", LEARNT, f"{name}, {task}") for task in TASKS]
 
     sinusoidal = "sinusoidal"
     return say.verdict(
         {"n": TRAINED, "n4": 4 * TRAINED},
         shift=compare(m.closed_form, "<", EXACT, form=".1g"),
-        learnt=short[TASKS[0]].compare(sinusoidal, ">", LEARNT),
+        learnt=right("within", TASKS[0]).compare(sinusoidal, ">", LEARNT),
         carry=carries(sinusoidal),
         met=before.compare("sinusoidal, trained anywhere", ">", sinusoidal),
         table=before.compare("learned", "<", sinusoidal),
@@ -315,10 +304,5 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    measure,
-    tables,
-    draw,
-    judge,
-    values={"half": TRAINED // 2, "n": TRAINED, "n2": 2 * TRAINED, "n4": 4 * TRAINED},
-)
+SIZES = {"half": TRAINED // 2, "n": TRAINED, "n2": 2 * TRAINED, "n4": 4 * TRAINED}
+LAB = say.make_lab(measure, tables, draw, judge, SIZES)

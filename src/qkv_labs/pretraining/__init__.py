@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,12 +38,8 @@ OPINIONATED = 0.9  # the share of plain sentences whose verb gives the opinion a
 HIDDEN = 0.4  # of the words, in pre-training
 BATCH, N_TEST, N_CHOICE = 32, 1000, 200
 RATES = (1e-3, 3e-3)
-SCRATCH, LONG, PRETRAINED, CUT = (
-    "from scratch",
-    "from scratch, equal compute",
-    "pre-trained",
-    "pre-trained, meaning cut",
-)
+SCRATCH, LONG = "from scratch", "from scratch, equal compute"
+PRETRAINED, CUT = "pre-trained", "pre-trained, meaning cut"
 ARMS = (PRETRAINED, CUT, LONG, SCRATCH)
 CHANCE = 50.0
 
@@ -121,15 +118,9 @@ def without_meaning(text: Tensor, random: Generator) -> Tensor:
 
 def build(d_model: int) -> Encoder:
     """Build the encoder of all arms, with a head for hidden words and one for a text's label."""
+    settings: dict[str, Any] = {"positions": "learned", "activation": "gelu"}
     return tools.encoder(
-        vocab_size=VOCABULARY,
-        d_model=d_model,
-        n_encoder_layers=2,
-        max_length=LENGTH,
-        positions="learned",
-        activation="gelu",
-        head="masked",
-        pair_head=True,
+        VOCABULARY, d_model, 2, max_length=LENGTH, **settings, head="masked", pair_head=True
     )
 
 
@@ -187,20 +178,6 @@ class Lesson:
         return cls((text[kept], labels[kept]), choose, test)
 
 
-def fine_tune(
-    model: Encoder, lesson: Lesson, steps: int, rate: float, random: Generator
-) -> tuple[float, float]:
-    """Train on labels; return accuracy on the choosing sentences, and on the test's."""
-    text, labels = lesson.learn
-
-    def loss(step: int) -> Tensor:
-        rows = torch.randint(len(text), (BATCH,), generator=random)
-        return F.cross_entropy(label_logits(model, text[rows]), labels[rows])
-
-    tools.fit(model, loss, steps, lr=rate)
-    return accuracy(model, *lesson.choose), accuracy(model, *lesson.test)
-
-
 Weights = dict[str, Tensor]
 
 
@@ -222,12 +199,22 @@ def starts(sizes: Sizes, seed: int) -> tuple[dict[str, Weights], dict[str, float
 def outcome_of(
     weights: Weights, n_labels: int, steps: int, rate: float, seed: int
 ) -> tuple[float, float]:
-    """Fine-tune from these weights on labels that the seed draws, the same for all arms."""
+    """Fine-tune from these weights on labels that the seed draws, the same for all arms.
+
+    Return the accuracy on the choosing sentences, and on the test's.
+    """
     random = Generator().manual_seed(1000 * n_labels + seed)
     lesson = Lesson.drawn(n_labels, random)
     model = build(weights["embedding.table.weight"].shape[1])
     model.load_state_dict(weights)
-    return fine_tune(model, lesson, steps, rate, random)
+    text, labels = lesson.learn
+
+    def loss(step: int) -> Tensor:
+        rows = torch.randint(len(text), (BATCH,), generator=random)
+        return F.cross_entropy(label_logits(model, text[rows]), labels[rows])
+
+    tools.fit(model, loss, steps, lr=rate)
+    return accuracy(model, *lesson.choose), accuracy(model, *lesson.test)
 
 
 def run_arm(name: str, begin: list[Weights], sizes: Sizes, settings: Settings) -> list[Arm]:
@@ -249,17 +236,15 @@ def run_arm(name: str, begin: list[Weights], sizes: Sizes, settings: Settings) -
 
 def measured_with(sizes: Sizes, settings: Settings) -> Measured:
     """Measure all arms at these sizes."""
-    begin: dict[str, list[Weights]] = {name: [] for name in ARMS}
-    losses: dict[str, list[float]] = {PRETRAINED: [], CUT: []}
+    begun = []
     for seed in settings.seeds(3, 5):
         settings.tell(f"pre-training, seed {seed}")
-        weights, final = starts(sizes, seed)
-        for name in ARMS:
-            begin[name].append(weights[name])
-        for name, value in final.items():
-            losses[name].append(value)
-    arms = [arm for name in ARMS for arm in run_arm(name, begin[name], sizes, settings)]
-    return Measured(arms, N_ADJECTIVES, fmean(losses[PRETRAINED]), fmean(losses[CUT]))
+        begun.append(starts(sizes, seed))
+    arms: list[Arm] = []
+    for name in ARMS:
+        arms += run_arm(name, [weights[name] for weights, _ in begun], sizes, settings)
+    losses = (fmean(losses[name] for _, losses in begun) for name in (PRETRAINED, CUT))
+    return Measured(arms, N_ADJECTIVES, *losses)
 
 
 def measure(settings: Settings) -> Measured:

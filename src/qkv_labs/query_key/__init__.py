@@ -6,6 +6,7 @@ import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -62,14 +63,7 @@ def sentences(rows: int, rule: bool, generator: torch.Generator) -> Sentences:
 def build(n_heads: int, seed: int) -> Encoder:
     """Build one pre-norm layer without positions: a word's q and k are its own."""
     return tools.encoder(
-        seed,
-        vocab_size=len(VOCABULARY),
-        d_model=32,
-        n_heads=n_heads,
-        n_encoder_layers=1,
-        positions="none",
-        head="token",
-        n_labels=len(VERBS),
+        len(VOCABULARY), 32, 1, seed, n_heads=n_heads, positions="none", n_labels=len(VERBS)
     )
 
 
@@ -286,7 +280,7 @@ def _draw_classes(axis: Any, courses: list[Course]) -> None:
 
 def _draw_errors(axis: Any, m: Measured) -> None:
     for index, label in enumerate(("one head", "two heads")):
-        means = [100 * tools.mean(chosen(m, True, index + 1), field) for field in CUTS]
+        means = [100 * fmean(tools.column(chosen(m, True, index + 1), field)) for field in CUTS]
         x = [position + (index - 0.5) * 0.38 for position in range(len(CUTS))]
         style = {"color": COLOURS[index], "hatch": "//" if index else None, "edgecolor": "white"}
         bars = axis.bar(x, means, width=0.36, label=label, **style)

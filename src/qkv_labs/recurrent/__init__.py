@@ -98,8 +98,7 @@ class Transformer(nn.Module):
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        sizes = {"vocab_size": VOCABULARY, "d_model": width, "n_decoder_layers": 1}
-        self.decoder = tools.decoder(**sizes, max_length=1024)
+        self.decoder = tools.decoder(VOCABULARY, width, 1, max_length=1024)
         self.output = nn.Linear(width, VALUES)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 from statistics import fmean
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -78,16 +79,14 @@ class Measured:
 
 def build(kind: str, n_layers: int) -> Encoder:
     """Build a stack of this kind and depth; all have the same weights but a last norm."""
+    position = "pre" if kind == "pre" else "post"
+    settings: dict[str, Any] = {
+        "positions": "rotary",
+        "embedding_scale": False,
+        "norm_position": position,
+    }
     model = tools.encoder(
-        positions="rotary",
-        vocab_size=N_WORDS,
-        d_model=D_MODEL,
-        n_encoder_layers=n_layers,
-        max_length=LENGTH,
-        head="token",
-        n_labels=N_WORDS,
-        embedding_scale=False,
-        norm_position="pre" if kind == "pre" else "post",
+        N_WORDS, D_MODEL, n_layers, n_labels=N_WORDS, max_length=LENGTH, **settings
     )
     if kind in ("without", BARE):
         for module in model.modules():
@@ -215,12 +214,11 @@ def tables(m: Measured) -> list[Table]:
         for arm in m.trained
         for when, cosines in (("fresh", arm.before), ("trained", arm.after))
     ]
+    taught_head = (f"depth {n}" for n in TAUGHT)
     fresh_head = (*(f"depth {n}" for n in DEPTHS), f"alike, {shallow}", f"alike, {deep}")
     return [
         say.table("fresh", ("stack", *fresh_head), fresh, shallow=shallow, deep=deep),
-        say.table(
-            "learnt", ("stack", *(f"depth {n}" for n in TAUGHT)), learnt, guess=100 * m.guess
-        ),
+        say.table("learnt", ("stack", *taught_head), learnt, guess=100 * m.guess),
         say.table("left", ("stack", "when", *(f"after {i}" for i in looks)), left, layers=layers),
     ]
 
@@ -272,15 +270,6 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    measure,
-    tables,
-    draw,
-    judge,
-    values={
-        "shallowest": DEPTHS[0],
-        "deepest": DEPTHS[-1],
-        "taught": Words.join(map(str, TAUGHT)),
-        "width": D_MODEL,
-    },
-)
+TAUGHT_WORDS = Words.join(map(str, TAUGHT))
+SIZES = {"shallowest": DEPTHS[0], "deepest": DEPTHS[-1], "taught": TAUGHT_WORDS, "width": D_MODEL}
+LAB = say.make_lab(measure, tables, draw, judge, SIZES)

@@ -77,14 +77,7 @@ def sentences(n: int, random: Random) -> list[tuple[int, int, int]]:
 def learn(seed: int, steps: int) -> Decoder:
     """Train a small language model on sentences of the language."""
     model = tools.decoder(
-        seed,
-        vocab_size=OBJECTS.stop,
-        d_model=32,
-        n_decoder_layers=1,
-        max_length=8,
-        pad_id=PAD,
-        bos_id=BOS,
-        eos_id=EOS,
+        OBJECTS.stop, 32, 1, seed, max_length=8, pad_id=PAD, bos_id=BOS, eos_id=EOS
     )
     random = Random(seed)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -77,19 +77,12 @@ def measure(settings: Settings) -> Measured:
     return Measured(list(WIDTHS), variances, exponents, softmaxes, list(trained(settings)))
 
 
-def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.randn(shape, generator=generator)
-
-
-def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return (torch.rand(shape, generator=generator) * 2 - 1) * math.sqrt(3)
-
-
-def _signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.randint(2, shape, generator=generator) * 2.0 - 1
-
-
-COMPONENTS = {"normal": _normal, "uniform": _uniform, "±1": _signs}  # mean 0 and variance 1
+Shape = tuple[int, ...]
+COMPONENTS: dict[str, Callable[[Shape, torch.Generator], Tensor]] = {  # mean 0 and variance 1
+    "normal": lambda shape, draws: torch.randn(shape, generator=draws),
+    "uniform": lambda shape, draws: (torch.rand(shape, generator=draws) * 2 - 1) * math.sqrt(3),
+    "±1": lambda shape, draws: torch.randint(2, shape, generator=draws) * 2.0 - 1,
+}
 
 
 def variance(components: str, d_k: int, n_pairs: int, generator: torch.Generator) -> float:
@@ -100,9 +93,10 @@ def variance(components: str, d_k: int, n_pairs: int, generator: torch.Generator
 
 def softmax(d_k: int, scaled: bool, n_draws: int, generator: torch.Generator) -> Softmax:
     """Measure attention weights of random queries and keys, and the gradient that passes them."""
-    query = _normal((n_draws, 1, 1, d_k), generator).requires_grad_()
-    key = _normal((n_draws, 1, N_KEYS, d_k), generator)
-    arriving = _normal((n_draws, 1, 1, N_KEYS), generator)  # the loss's gradient by the weights
+    query = torch.randn(n_draws, 1, 1, d_k, generator=generator).requires_grad_()
+    key = torch.randn(n_draws, 1, N_KEYS, d_k, generator=generator)
+    # the loss's gradient by the weights
+    arriving = torch.randn(n_draws, 1, 1, N_KEYS, generator=generator)
     inputs = scores(query, key, Mask(), d_k**-0.5 if scaled else 1.0, None)
     p = weights(inputs)
     by_score, by_query = torch.autograd.grad((p * arriving).sum(), (inputs, query))
@@ -130,18 +124,14 @@ def build(d_k: int, arm: str, seed: int) -> Encoder:
     A smaller start draws queries and keys d_k^¼ times smaller, so that the first scores are those
     of the scaled arm though nothing is divided, as T5 does.
     """
+    settings: dict[str, Any] = {
+        "n_heads": D_MODEL // d_k,
+        "d_ff": D_MODEL,
+        "norm_position": "post",
+        "score_division": arm == WITH,
+    }
     model = tools.encoder(
-        seed,
-        vocab_size=N_TOKENS,
-        d_model=D_MODEL,
-        n_heads=D_MODEL // d_k,
-        d_ff=D_MODEL,
-        n_encoder_layers=2,
-        norm_position="post",
-        max_length=LENGTH,
-        head="token",
-        n_labels=N_TOKENS,
-        score_division=arm == WITH,
+        N_TOKENS, D_MODEL, 2, seed, n_labels=N_TOKENS, max_length=LENGTH, **settings
     )
     for module in model.modules():
         if arm == SMALLER and isinstance(module, Attention):
@@ -266,6 +256,7 @@ def judge(m: Measured) -> Verdict:
         return Interval.percent(best(m, d_k, arm).test, 100)
 
     exponent = Interval.of(list(m.exponents.values()))
+    tenth = f"d_k = {last}", f"0.1 · (d_k = {first})"
     means = Figures({WITHOUT: plain.query_gradient_mean, WITH: scaled.query_gradient_mean})
     widest = Figures({arm: reached(widths[-1], arm) for arm in (SMALLER, WITH)})
     return say.verdict(
@@ -275,13 +266,7 @@ def judge(m: Measured) -> Verdict:
             compare(plain.largest, ">", 0.9, WITHOUT, form=".2f"),
             compare(scaled.largest, "<", 0.5, WITH, form=".2f"),
         ],
-        vanishes=compare(
-            plain.score_gradient,
-            "<",
-            0.1 * narrow.score_gradient,
-            (f"d_k = {last}", f"0.1 · (d_k = {first})"),
-            form=".2g",
-        ),
+        vanishes=compare(plain.score_gradient, "<", 0.1 * narrow.score_gradient, tenth, form=".2g"),
         mean=means.compare(WITHOUT, "<", WITH, form=".2g"),
         trains=[
             compare(reached(d_k, WITHOUT), "<", reached(d_k, WITH), f"d_k = {d_k}")

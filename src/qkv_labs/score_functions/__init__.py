@@ -186,11 +186,7 @@ class Model(nn.Module):
     def __init__(self, arm: str, task: Recall, d_model: int = 32) -> None:
         super().__init__()
         self.body = tools.encoder(
-            vocab_size=task.n_keys + task.n_values + 1,
-            d_model=d_model,
-            n_heads=1,
-            n_encoder_layers=1,
-            positions="none",
+            task.n_keys + task.n_values + 1, d_model, 1, n_heads=1, positions="none"
         )
         self.output = nn.Linear(d_model, task.n_values)
         attention: Any = self.body.encoder.blocks[0].self_attention

@@ -71,14 +71,7 @@ def measure(settings: Settings) -> Measured:
 def build(seed: int, longest: int) -> EncoderDecoder:
     """Build a model with random weights, whose greedy output varies."""
     model = tools.encoder_decoder(
-        seed,
-        vocab_size=N_TOKENS,
-        d_model=64,
-        d_ff=256,
-        n_encoder_layers=2,
-        n_decoder_layers=2,
-        tie="none",
-        max_length=max(longest + 1, N_SOURCE),
+        N_TOKENS, 64, 2, seed, d_ff=256, tie="none", max_length=max(longest + 1, N_SOURCE)
     )
     return model.eval()
 

@@ -45,7 +45,7 @@ class Work:
 
     def build(self, seed: int) -> EncoderDecoder:
         """Build the model with the first weights of a seed."""
-        return tools.encoder_decoder(seed, norm_position="post", **self.settings)
+        return tools.encoder_decoder(**self.settings, seed=seed, norm_position="post")
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,11 @@ def translation(full: bool) -> Work:
     """Encode the packaged corpus for a small encoder-decoder."""
     corpus = demo_corpus()
     tokenizer = tokenizer_of(corpus.train, 1000)
-    sizes = {"d_model": 64, "n_heads": 4, "d_ff": 128, "max_length": 64}
-    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
     train, held_out = (
         EncodedPairs.of(pairs, tokenizer, tokenizer)
         for pairs in (corpus.train, corpus.valid + corpus.test)
     )
-    settings = {**special_ids(tokenizer), **sizes, **layers}
+    settings = {**special_ids(tokenizer), "d_model": 64, "n_layers": 1, "max_length": 64}
     return Work(train, held_out, settings, 1000 if full else 300)
 
 
@@ -361,17 +359,13 @@ def judge(m: Measured) -> Verdict:
 
     ways = {FORCED: m.forced, SCHEDULED: m.scheduled, FREE: m.free}
     exact = Figures({way: of(models, "exact") for way, models in ways.items()})
+    own, put_right = (of(m.forced, name) for name in ("slipped_own", "slipped_true"))
     first, last = "1 token after", f"{DISTANCES} tokens after"
     return say.verdict(
         {"passes": m.passes, "n": DISTANCES},
         once=compare(m.difference, "<", EXACT, form=".1g"),
         stable=exact.compare(FREE, "<", FORCED),
-        costs=compare(
-            of(m.forced, "slipped_own"),
-            ">",
-            of(m.forced, "slipped_true"),
-            ("after a slip, own", "put right"),
-        ),
+        costs=compare(own, ">", put_right, ("after a slip, own", "put right")),
         accumulates=compare(at("drift_own", -1), ">", at("drift_own", 0), (last, first)),
         lasts=compare(
             at("spoilt", -1), ">", at("unspoilt", -1), ("one wrong token", "none"), margin=1

@@ -57,16 +57,10 @@ def wide_head(scheme: str) -> int:
 
 def build(scheme: str, d_head: int, n_layers: int) -> Encoder:
     """Build a pre-norm encoder without positions that names a variant at each word."""
+    n_words = 2 * N_CLASSES * N_VARIANTS
+    settings: dict[str, Any] = {"positions": "none", "bias": False}
     model = tools.encoder(
-        vocab_size=2 * N_CLASSES * N_VARIANTS,
-        d_model=D_MODEL,
-        n_heads=N_HEADS,
-        d_key=d_head,
-        n_encoder_layers=n_layers,
-        positions="none",
-        bias=False,
-        head="token",
-        n_labels=N_VARIANTS,
+        n_words, D_MODEL, n_layers, n_heads=N_HEADS, d_key=d_head, n_labels=N_VARIANTS, **settings
     )
     for block in model.encoder.blocks:
         attention: Any = block.self_attention

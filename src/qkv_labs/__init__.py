@@ -3,6 +3,7 @@
 from qkv_labs.catalogue import all_labs, find
 from qkv_labs.lab import (
     Comparison,
+    Figures,
     Interval,
     Lab,
     Settings,
@@ -16,6 +17,7 @@ from qkv_labs.runner import Report, run_lab, write
 
 __all__ = [
     "Comparison",
+    "Figures",
     "Interval",
     "Lab",
     "Report",

@@ -24,9 +24,7 @@ Result = dict[str, Any]
 
 CLAIM = COMMON("claim")
 EXPERIMENT = COMMON("experiment")
-INTRODUCTION = COMMON(
-    "introduction",
-)
+INTRODUCTION = COMMON("introduction")
 
 
 def say(words: Words | dict[str, str], language: Language) -> str:

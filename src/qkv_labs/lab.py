@@ -6,7 +6,7 @@ if they are true wherever in its interval each figure lies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -49,18 +49,6 @@ class Table:
     title: Words
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-
-    @classmethod
-    def of(cls, title: Words, items: Iterable[Any], columns: Mapping[str, Any]) -> Table:
-        """Make a row of each item; a column is a format of the item, `{0}`, or a function of it."""
-        rows = [
-            [
-                cell.format(item) if isinstance(cell, str) else cell(item)
-                for cell in columns.values()
-            ]
-            for item in items
-        ]
-        return cls(title, list(columns), rows)
 
 
 @dataclass(frozen=True)
@@ -164,13 +152,31 @@ def compare(
     left: Interval | float,
     relation: Relation,
     right: Interval | float,
-    names: tuple[str, str] = ("", ""),
+    names: str | tuple[str, str] = "",
     margin: float = 0.0,
     form: str = ".1f",
 ) -> Comparison:
-    """Compare two figures; a plain number is exact."""
+    """Compare two figures, of which both or the left one have names; a plain number is exact."""
     sides = [side if isinstance(side, Interval) else Interval.exact(side) for side in (left, right)]
-    return Comparison(sides[0], relation, sides[1], margin, *names, form)
+    both = (names, "") if isinstance(names, str) else names
+    return Comparison(sides[0], relation, sides[1], margin, *both, form)
+
+
+class Figures(dict[str, Interval | float]):
+    """Figures by the names that comparisons show."""
+
+    def compare(
+        self,
+        left: str,
+        relation: Relation,
+        right: str | Interval | float,
+        margin: float = 0.0,
+        form: str = ".1f",
+    ) -> Comparison:
+        """Compare a figure with another of these, or with a figure that has no name."""
+        if isinstance(right, str):
+            return compare(self[left], relation, self[right], (left, right), margin, form)
+        return compare(self[left], relation, right, left, margin, form)
 
 
 @dataclass(frozen=True)
@@ -253,7 +259,7 @@ class Lab(Generic[M]):
     title: Words
     claim: Words  # a statement about the Transformer
     experiment: Words  # what is done, and what is held equal
-    measure: Callable[[Settings], M]
+    measure: Callable[[Settings], M]  # may seed the global random numbers
     tables: Callable[[M], Sequence[Table]]
     draw: Callable[[M], Figure]
     judge: Callable[[M], Verdict]

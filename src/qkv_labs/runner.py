@@ -55,11 +55,10 @@ class Report:
             "animated": self.lab.animate is not None,
             "command": self.command,
             "seconds": round(self.seconds, 1),
-            "full": self.full,
-            "seed": self.seed,
-            "date": self.date,
-            "machine": self.machine,
-            "versions": self.versions,
+            **{
+                name: getattr(self, name)
+                for name in ("full", "seed", "date", "machine", "versions")
+            },
         }
         return _plain(content)
 
@@ -75,7 +74,7 @@ def can_run(lab: Lab[Any]) -> bool:
 
 
 def run_lab(lab: Lab[Any], settings: Settings | None = None) -> Report:
-    """Measure, and judge what was measured."""
+    """Measure, and judge what was measured; global random numbers are restored after it."""
     settings = settings or Settings()
     if not can_run(lab):
         raise UserError(

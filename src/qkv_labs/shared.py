@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import Tensor
 
 import qkv
-from qkv.config import ModelConfig, Recipe, TokenizerConfig, load_recipe, recipe_to_dict
+from qkv.config import ModelConfig, TokenizerConfig, load_recipe, recipe_to_dict
 from qkv.hub import home
 from qkv.model import Layout
 from qkv.tasks import Translator
@@ -22,14 +22,12 @@ from qkv_labs.tools import IGNORE, lengths, padded
 Pair = tuple[str, str]
 
 
-def demo_recipe(*changes: str) -> Recipe:
-    """Return the packaged recipe, with changes as `--set` takes them."""
-    return load_recipe(Path(qkv.__file__).parent / "recipes" / "demo.toml", list(changes))
-
-
 def translator(tell: Callable[[str], None], *changes: str) -> Translator:
-    """Load the packaged translator, or one with changes, training it at its first use."""
-    recipe = demo_recipe(*changes)
+    """Load the packaged translator, or one with changes as `--set` takes them.
+
+    It is trained at its first use.
+    """
+    recipe = load_recipe(Path(qkv.__file__).parent / "recipes" / "demo.toml", list(changes))
     key = repr(sorted(recipe_to_dict(recipe).items()))
     folder = home() / "labs" / hashlib.sha256(key.encode()).hexdigest()[:16]
     if not (folder / "model.safetensors").exists() or not (folder / "README.md").exists():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 
 
-def _read(path: str) -> dict[str, Any]:
+def read(path: str) -> dict[str, Any]:
+    """Return the content of a TOML file of the labs."""
     return tomllib.loads((FOLDER / path).read_text(encoding="utf-8"))
 
 
 @cache
 def works() -> dict[str, str]:
     """Return the works that sub-claims are held against, by short name: authors, year, title."""
-    return _read("literature.toml")
+    return read("literature.toml")
 
 
 class Texts:
@@ -43,12 +44,12 @@ class Texts:
     @cached_property
     def english(self) -> dict[str, Any]:
         """The content of the lab's `en.toml`."""
-        return _read(f"{self.lab}/en.toml" if self.lab else "en.toml")
+        return read(f"{self.lab}/en.toml" if self.lab else "en.toml")
 
     @cached_property
     def chinese(self) -> dict[str, Any]:
         """The content of the lab's `zh.toml`."""
-        return _read(f"{self.lab}/zh.toml" if self.lab else "zh.toml")
+        return read(f"{self.lab}/zh.toml" if self.lab else "zh.toml")
 
     def __call__(self, name: str, /, **values: Any) -> Words:
         """Fill values into the English and the Chinese text of this name."""
@@ -63,10 +64,32 @@ class Texts:
             self.english[name].format(**spoken["en"]), self.chinese[name].format(**spoken["zh"])
         )
 
+    def table(
+        self,
+        title: str,
+        columns: Mapping[str, Any] | Sequence[str],
+        items: Iterable[Any],
+        /,
+        **values: Any,
+    ) -> Table:
+        """Make a row of each item under the text of this name.
+
+        A column is a format of the item, `{0}`, or a function of it; under mere headings items are
+        rows themselves.
+        """
+        rows = list(items)
+        if isinstance(columns, Mapping):
+            cells = columns.values()
+            rows = [
+                [cell.format(item) if isinstance(cell, str) else cell(item) for cell in cells]
+                for item in rows
+            ]
+        return Table(self(title, **values), list(columns), rows)
+
     def verdict(
-        self, comparisons: Mapping[str, Comparison | Sequence[Comparison]], **values: Any
+        self, values: Mapping[str, Any] = {}, /, **comparisons: Comparison | Sequence[Comparison]
     ) -> Verdict:
-        """Judge each sub-claim, the text of that name, by its comparisons."""
+        """Judge each sub-claim by its comparisons; `values` are filled into the sub-claims."""
         sub_claims = []
         for name, decisive in comparisons.items():
             several = [decisive] if isinstance(decisive, Comparison) else list(decisive)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from statistics import fmean, stdev
@@ -26,22 +27,42 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def encoder(seed: int | None = None, **settings: Any) -> Encoder:
-    """Build an encoder without dropout; a seed of None draws from the global random state."""
+def _config(
+    family: str, vocab_size: int, d_model: int, n_layers: int, **settings: Any
+) -> ModelConfig:
+    """Return these settings, and where they are silent what most labs choose."""
+    common = {"n_heads": 4, "d_ff": 2 * d_model, "norm_position": "pre", "dropout": 0.0}
+    head = {"head": "token"} if "n_labels" in settings else {}
+    layers = {f"n_{stack}_layers": n_layers for stack in family.split("-")}
+    sizes = {"family": family, "vocab_size": vocab_size, "d_model": d_model, **layers}
+    return ModelConfig(**{**sizes, **common, **head, **settings})
+
+
+def encoder(
+    vocab_size: int, d_model: int, n_layers: int, seed: int | None = None, **settings: Any
+) -> Encoder:
+    """Build a small encoder, which tags tokens if it has labels.
+
+    A seed of None draws from the global random state.
+    """
     with nullcontext() if seed is None else seeded(seed):
-        return Encoder(ModelConfig(family="encoder", dropout=0.0, **settings))
+        return Encoder(_config("encoder", vocab_size, d_model, n_layers, **settings))
 
 
-def decoder(seed: int | None = None, **settings: Any) -> Decoder:
-    """Build a decoder without dropout; a seed of None draws from the global random state."""
+def decoder(
+    vocab_size: int, d_model: int, n_layers: int, seed: int | None = None, **settings: Any
+) -> Decoder:
+    """Build a small decoder, with a seed as `encoder`."""
     with nullcontext() if seed is None else seeded(seed):
-        return Decoder(ModelConfig(family="decoder", dropout=0.0, **settings))
+        return Decoder(_config("decoder", vocab_size, d_model, n_layers, **settings))
 
 
-def encoder_decoder(seed: int | None = None, **settings: Any) -> EncoderDecoder:
-    """Build an encoder-decoder without dropout, as `encoder` does."""
+def encoder_decoder(
+    vocab_size: int, d_model: int, n_layers: int, seed: int | None = None, **settings: Any
+) -> EncoderDecoder:
+    """Build a small encoder-decoder whose stacks have as many layers, with a seed as `encoder`."""
     with nullcontext() if seed is None else seeded(seed):
-        return EncoderDecoder(ModelConfig(dropout=0.0, **settings))
+        return EncoderDecoder(_config("encoder-decoder", vocab_size, d_model, n_layers, **settings))
 
 
 def n_weights(model: nn.Module) -> int:
@@ -74,6 +95,32 @@ def fit(
     return torch.stack(losses).tolist() if losses else []
 
 
+def at_best_rate(
+    run: Callable[[float, int], T],
+    rates: Sequence[float],
+    seeds: Sequence[int],
+    score: Callable[[T], float],
+) -> tuple[float, list[T]]:
+    """Run all seeds at the learning rate at which the first seed's run has the highest score."""
+    first = {rate: run(rate, seeds[0]) for rate in rates}
+    best = max(rates, key=lambda rate: score(first[rate]))
+    return best, [first[best], *(run(best, seed) for seed in seeds[1:])]
+
+
+def least_seconds(
+    work: Callable[[], object],
+    repeats: int = 3,
+    clock: Callable[[], float] = time.process_time,
+) -> float:
+    """Return the seconds of a call, on a CPU: the least of several, since disturbances only add."""
+    seconds = []
+    for _ in range(repeats):
+        began = clock()
+        work()
+        seconds.append(clock() - began)
+    return min(seconds)
+
+
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy (B, T, V) against labels (B, T), in nats; IGNORE takes no loss."""
     return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
@@ -104,23 +151,9 @@ def column(items: Iterable[Any], name: str) -> list[Any]:
     return [getattr(item, name) for item in items]
 
 
-def mean(items: Iterable[Any], name: str) -> float:
-    """Return the mean of one attribute of the items."""
-    return fmean(column(items, name))
-
-
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the standard deviation of a sample (0 for a single value)."""
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
-
-
-def gain(left: Sequence[float], right: Sequence[float], least: float) -> tuple[float, bool]:
-    """Return the mean of left - right, seed by seed, and whether it is a clear difference.
-
-    Clear: larger than `least`, and than two standard errors.
-    """
-    average, spread = mean_and_spread([a - b for a, b in zip(left, right, strict=True)])
-    return average, abs(average) > max(least, 2 * spread / len(left) ** 0.5)
 
 
 def plus_minus(values: Sequence[float], digits: int = 1, scale: float = 1) -> str:

@@ -27,11 +27,6 @@ def test_crossings_are_where_the_formulas_meet() -> None:
     assert lab.crossing(32, (PROJECTIONS, FEED_FORWARD)) == 6
 
 
-@pytest.mark.parametrize("part", PARTS[1:])
-def test_parts_that_treat_tokens_alike_cost_as_many_single_tokens(part: str) -> None:
-    assert lab.flops(part, 9, 16) == 9 * lab.flops(part, 1, 16)
-
-
 def test_the_kept_bytes_of_attention_are_its_scores_and_weights_and_little_else() -> None:
     n, d = 64, 16
     square = 4 * lab.N_HEADS * n * n

@@ -9,19 +9,10 @@ from torch.nn.functional import cross_entropy
 from qkv.config import ModelConfig, TokenizerConfig
 from qkv.model import Decoder, EncoderDecoder, build_model, equation, fast, use_path
 from qkv.text import train_tokenizer
-from qkv_labs import families
-from qkv_labs.families import (
-    ARMS,
-    Work,
-    chosen,
-    decoder_config,
-    loss_of,
-    train,
-    translated,
-    translation,
-)
+from qkv_labs import families as lab
 from qkv_labs.families.language import FEW, language
 from qkv_labs.families.rows import joined, prefix_mask, seeing
+from qkv_labs.lab import Settings
 from qkv_labs.shared import EncodedPairs, special_ids
 from qkv_labs.tools import IGNORE, n_weights
 
@@ -29,27 +20,22 @@ LINES = ["a b c d e", "b c a", "d e a b", "c", "e d c b a"]
 
 
 @pytest.fixture(scope="module")
-def work() -> Work:
+def work() -> lab.Work:
     tokenizer = train_tokenizer(LINES, TokenizerConfig(kind="wordpiece", vocab_size=40))
-    base = ModelConfig(
-        d_model=32,
-        n_heads=2,
-        d_ff=32,
-        n_encoder_layers=1,
-        n_decoder_layers=1,
-        dropout=0.0,
-        max_length=64,
-        **special_ids(tokenizer),
-    )
+    sizes = {"d_model": 32, "n_heads": 2, "d_ff": 32, "max_length": 64, "dropout": 0.0}
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    base = ModelConfig(**sizes, **layers, **special_ids(tokenizer))
     ids = tokenizer.encode_many(LINES)
     pairs = EncodedPairs(ids, [line[::-1] for line in ids])
-    return Work(pairs, pairs, pairs, tokenizer, base, steps=60, rows=8, lr=1e-2)
+    return lab.Work(pairs, pairs, pairs, tokenizer, base, steps=60, rows=8)
 
 
-def test_parameters_are_equal_within_two_percent(work: Work) -> None:
+def test_parameters_are_equal_within_two_percent(work: lab.Work) -> None:
     larger = replace(work.base, vocab_size=1000, d_model=64, d_ff=128, n_heads=4)
-    for base in (work.base, larger, replace(larger, n_encoder_layers=2, n_decoder_layers=2)):
-        both, alone = (n_weights(build_model(config)) for config in (base, decoder_config(base)))
+    deeper = replace(larger, n_encoder_layers=2, n_decoder_layers=2)
+    for base in (work.base, larger, deeper, lab.translation(full=False).base):
+        configs = (base, lab.decoder_config(base))
+        both, alone = (n_weights(build_model(config)) for config in configs)
         assert abs(both - alone) < 0.02 * both
 
 
@@ -78,16 +64,16 @@ def test_kernels_heed_the_prefix_mask() -> None:
 
 
 @pytest.fixture(scope="module")
-def models(work: Work) -> dict[str, EncoderDecoder | Decoder]:
-    return {arm: train(arm, work, seed=0)[0] for arm in ARMS}
+def models(work: lab.Work) -> dict[str, EncoderDecoder | Decoder]:
+    return {arm: lab.train(arm, work, 1e-2, seed=0)[0] for arm in lab.ARMS}
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", lab.ARMS)
 def test_greedy_translations_are_what_one_pass_finds_likeliest(
-    work: Work, models: dict[str, EncoderDecoder | Decoder], arm: str
+    work: lab.Work, models: dict[str, EncoderDecoder | Decoder], arm: str
 ) -> None:
     model, every = models[arm], range(len(LINES))
-    outputs = translated(model, arm, work, every)
+    outputs = lab.translated(model, arm, work, every)
     written = EncodedPairs(work.held_out.sources, outputs)
     with torch.no_grad():
         if isinstance(model, EncoderDecoder):
@@ -98,7 +84,7 @@ def test_greedy_translations_are_what_one_pass_finds_likeliest(
             labels, mask = row.labels, prefix_mask(row.source_lengths, row.tokens.shape[1])
             with use_path(model, seeing(mask) if arm == "prefix LM" else fast):
                 logits = model(row.tokens)
-        loss = loss_of(model, arm, written, every)
+        loss = lab.loss_of(model, arm, written, every)
     real = labels != IGNORE
     assert torch.equal(logits.argmax(-1)[real], labels[real])
     torch.testing.assert_close(loss, cross_entropy(logits[real], labels[real]))
@@ -116,30 +102,10 @@ def test_no_pairing_of_words_that_is_judged_was_learnt() -> None:
 
 
 def test_the_learning_rate_is_the_one_with_the_lower_validation_loss(
-    work: Work, monkeypatch: pytest.MonkeyPatch
+    work: lab.Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(families, "RATES", (1e-6, 1e-2))
-    best, model, _ = chosen("encoder-decoder", replace(work, steps=30), 0)
-    assert best.lr == 1e-2
-    again, _ = train("encoder-decoder", best, 0)
-    for one, other in zip(model.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_the_default_sizes_are_of_equal_parameters() -> None:
-    base = translation(full=False).base
-    both, alone = (n_weights(build_model(config)) for config in (base, decoder_config(base)))
-    assert abs(both - alone) < 0.02 * both
-
-
-def test_only_the_prefix_model_looks_ahead_in_the_source(work: Work) -> None:
-    torch.manual_seed(0)
-    model = Decoder(decoder_config(work.base)).eval()
-    row = joined(work.held_out, [0], work.base)
-    changed = row.tokens.clone()
-    changed[0, 2] = work.base.eos_id  # the third source token
-    mask = prefix_mask(row.source_lengths, row.tokens.shape[1])
-    for path, looks in ((fast, False), (seeing(mask), True)):
-        with torch.no_grad(), use_path(model, path):
-            moved = (model.hidden(row.tokens) - model.hidden(changed))[0, 0].abs().max() > 1e-6
-        assert bool(moved) == looks
+    monkeypatch.setattr(lab, "RATES", (1e-6, 1e-2))
+    arm = lab.measured_arm("encoder-decoder", replace(work, steps=30), [0], Settings())
+    assert arm.lr == 1e-2
+    model, _ = lab.train("encoder-decoder", replace(work, steps=30), 1e-2, 0)
+    assert arm.loss == [lab.judged(model, "encoder-decoder", work, 0.0).loss]

@@ -57,17 +57,6 @@ def test_a_page_shows_each_lab_in_order(folder: Path) -> None:
     assert text.count(".gif") == 1
 
 
-def test_the_chinese_page_says_the_same(folder: Path) -> None:
-    _, chinese = write_gallery(folder)
-    text = chinese.read_text(encoding="utf-8")
-    assert "**论断**：随机数都小于一。它们从不越界。" in text
-    assert "**结论：1 项成立，1 项未定。**" in text
-    assert "- ✗ 没有大的。<br>1.00 > 0.50<br><sub>与此说相反的文献：Toy 2021" in text
-    assert "| 4 | [tied的玩具](#tied) | ✓ 1  ✗ 1 |" in text
-    assert "[English](README.md)" in text
-    assert "All draws" not in text
-
-
 @pytest.mark.parametrize("beside", [False, True])
 def test_every_link_leads_somewhere(folder: Path, beside: bool) -> None:
     for path in write_gallery(folder, beside):

@@ -3,23 +3,6 @@
 import torch
 
 from qkv_labs import heads as lab
-from qkv_labs.heads import Lookup, Measured
-from qkv_labs.heads.roles import NO_ROLE, ORDERS, HeadRole, Silenced
-
-
-def made_up(alone: float, many: float, control: float, silent: int = 2) -> Measured:
-    lookups = [
-        Lookup(relations, heads, 100, [value - 1, value + 1])
-        for relations, first, later in ((1, 90.0, 90.0 + control), (4, alone, many))
-        for heads, value in zip(lab.HEADS, (first, *[later] * 4), strict=True)
-    ]
-    heads = [HeadRole("encoder 0 self", head, NO_ROLE, 0.2, 0.1, 0.1, 90.0) for head in range(4)]
-    curve = [
-        Silenced(order, count, 99.0, 98.0 if count <= silent else 40.0)
-        for order in ORDERS
-        for count in range(5)
-    ]
-    return Measured(lookups, heads, curve, 10)
 
 
 def test_the_answers_are_the_symbols_so_many_places_before() -> None:
@@ -43,7 +26,7 @@ def test_one_head_learns_one_lookup_better_than_four_at_once() -> None:
 
 
 def test_spared_heads_cost_no_more_than_was_said() -> None:
-    measured = made_up(50, 99, 0, silent=3)
-    assert lab.spared(measured, 0.99) == lab.spared(measured, 0.95) == 3
-    assert lab.spared(measured, 0.4) == 4
-    assert lab.spared(made_up(50, 99, 0, silent=0), 0.99) == 0
+    exact = (100.0, 99.0, 98.0, 50.0)
+    curve = [lab.Silenced(lab.ORDERS[0], count, 99.0, left) for count, left in enumerate(exact)]
+    measured = lab.Measured([], [], curve, 10)
+    assert [lab.spared(measured, kept) for kept in (1, 0.99, 0.95, 0.4)] == [0, 1, 2, 3]

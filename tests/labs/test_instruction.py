@@ -6,22 +6,10 @@ import math
 
 import torch
 
-from qkv_labs.instruction import (
-    Sizes,
-    build,
-    examine,
-    learn,
-    perplexity,
-    plain_examples,
-    share_mentioned,
-    tokenizer_of,
-    tuning_examples,
-)
+from qkv_labs import instruction as lab
 from qkv_labs.instruction.people import BOTH, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
 
-TINY = Sizes(
-    people=6, asked_about=4, paragraphs=20, pretraining_steps=2, steps=2, d_model=16, seeds=2
-)
+TINY = lab.Sizes(d_model=16)
 WORLD = World(0, 6, 4)
 
 
@@ -66,39 +54,39 @@ def test_new_wordings_ask_with_words_that_the_text_has() -> None:
 
 
 def test_only_answers_are_learnt_in_tuning_and_all_of_plain_text() -> None:
-    tokenizer = tokenizer_of(WORLD)
+    tokenizer = lab.tokenizer_of(WORLD)
     question, answer = WORLD.tuning[0]
-    [(tokens, counts)] = tuning_examples([(question, answer)], tokenizer)
+    [(tokens, counts)] = lab.tuning_examples([(question, answer)], tokenizer)
     learnt = [token for token, counted in zip(tokens, counts, strict=True) if counted]
     assert learnt[-1] == tokenizer.eos_id
     assert tokenizer.decode(learnt[:-1]).strip() == answer
-    plain = plain_examples(["a b.", "c."], tokenizer)
+    plain = lab.plain_examples(["a b.", "c."], tokenizer)
     assert all(all(counts) for _, counts in plain)
     assert [tokens[0] for tokens, _ in plain] == [tokenizer.bos_id] * 2
 
 
 def test_a_model_that_knows_nothing_has_the_vocabulary_s_perplexity() -> None:
-    tokenizer = tokenizer_of(WORLD)
-    model = build(TINY, tokenizer)
+    tokenizer = lab.tokenizer_of(WORLD)
+    model = lab.build(TINY, tokenizer)
     torch.nn.init.zeros_(model.output.projection.weight)  # and with it the embedding
-    found = perplexity(model, plain_examples(WORLD.paragraphs(8, "x"), tokenizer))
+    found = lab.perplexity(model, lab.plain_examples(WORLD.paragraphs(8, "x"), tokenizer))
     assert math.isclose(found, len(tokenizer), rel_tol=1e-4)
 
 
 def test_a_model_that_was_told_the_answers_gives_them() -> None:
     """Tuned on the test itself: then, and only then, all must be right."""
     world = World(0, 2, 1)
-    tokenizer = tokenizer_of(world)
+    tokenizer = lab.tokenizer_of(world)
     told = [pair for questions in world.tests.values() for pair in questions]
-    model = build(Sizes(d_model=32), tokenizer)
-    before = examine(model, world, tokenizer)
+    model = lab.build(lab.Sizes(d_model=32), tokenizer)
+    before = lab.examine(model, world, tokenizer)
     assert max(before.exact.values()) < 20
-    learn(model, tuning_examples(told, tokenizer), 80, 1e-2, 0)
-    after = examine(model, world, tokenizer)
+    lab.learn(model, lab.tuning_examples(told, tokenizer), 80, 1e-2, 0)
+    after = lab.examine(model, world, tokenizer)
     assert min(after.exact.values()) == 100
     assert after.mentions == after.exact
 
 
 def test_an_answer_may_be_mentioned_without_being_given() -> None:
     said = ["it is oslo.", "rome", "a cat", ""]
-    assert share_mentioned(said, ["oslo", "rome", "ca", "lima"]) == 50
+    assert lab.share_mentioned(said, ["oslo", "rome", "ca", "lima"]) == 50

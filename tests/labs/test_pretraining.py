@@ -8,60 +8,32 @@ import pytest
 import torch
 from torch import Generator
 
-from qkv_labs import pretraining
+from qkv_labs import pretraining as lab
 from qkv_labs.lab import Settings
-from qkv_labs.pretraining import (
-    ADJECTIVES,
-    ARMS,
-    CLS,
-    CUT,
-    LENGTH,
-    LONG,
-    MASK,
-    N_ADJECTIVES,
-    N_OPINIONS,
-    N_TURNS,
-    NEUTRAL,
-    OPINIONS,
-    PRETRAINED,
-    SCRATCH,
-    TURNS,
-    VERB,
-    VOCABULARY,
-    Lesson,
-    Sizes,
-    build,
-    hide,
-    measured_with,
-    pretrain,
-    sentences,
-    starts,
-    without_meaning,
-)
 
-TINY = Sizes(labels=(4, 8), seeds=2, pretraining_steps=3, steps=2, n_plain=200, d_model=8)
+TINY = lab.Sizes(labels=(4, 8), pretraining_steps=3, steps=2, n_plain=200, d_model=8)
 
 
 def test_labels_follow_from_the_words() -> None:
-    text, praise = sentences(2000, Generator().manual_seed(0), 0.5)
-    assert text.shape == (2000, LENGTH)
-    assert int(text.max()) < VOCABULARY
-    assert set(text[:, 0].tolist()) == {CLS}
-    turned = text[:, -2] - TURNS >= N_TURNS // 2
-    good = text[:, -1] - ADJECTIVES < N_ADJECTIVES // 2
+    text, praise = lab.sentences(2000, Generator().manual_seed(0), 0.5)
+    assert text.shape == (2000, lab.LENGTH)
+    assert int(text.max()) < lab.VOCABULARY
+    assert set(text[:, 0].tolist()) == {lab.CLS}
+    turned = text[:, -2] - lab.TURNS >= lab.N_TURNS // 2
+    good = text[:, -1] - lab.ADJECTIVES < lab.N_ADJECTIVES // 2
     assert torch.equal(praise.bool(), good != turned)
     assert 0.1 < turned.double().mean() < 0.2
-    told = text[:, VERB] >= OPINIONS
+    told = text[:, lab.VERB] >= lab.OPINIONS
     assert 0.45 < told.double().mean() < 0.55
-    likes = text[told, VERB] - OPINIONS < N_OPINIONS // 2
+    likes = text[told, lab.VERB] - lab.OPINIONS < lab.N_OPINIONS // 2
     assert torch.equal(likes, praise[told].bool())  # an opinion verb gives the opinion away
 
 
 def test_labelled_sentences_have_no_verb_that_tells() -> None:
-    lesson = Lesson.drawn(50, Generator().manual_seed(1))
+    lesson = lab.Lesson.drawn(50, Generator().manual_seed(1))
     for text, _ in (lesson.learn, lesson.choose, lesson.test):
-        verbs = text[:, VERB]
-        assert bool(((verbs >= NEUTRAL) & (verbs < OPINIONS)).all())
+        verbs = text[:, lab.VERB]
+        assert bool(((verbs >= lab.NEUTRAL) & (verbs < lab.OPINIONS)).all())
     assert len(lesson.learn[0]) == len(lesson.learn[1]) == 50
     learnt = {tuple(row) for row in lesson.learn[0].tolist()}
     asked = {tuple(row) for part in (lesson.choose, lesson.test) for row in part[0].tolist()}
@@ -69,24 +41,24 @@ def test_labelled_sentences_have_no_verb_that_tells() -> None:
 
 
 def test_cut_text_has_the_same_words_and_no_link() -> None:
-    text, praise = sentences(4000, Generator().manual_seed(2), 1.0)
-    cut = without_meaning(text, Generator().manual_seed(3))
-    others = [place for place in range(LENGTH) if place != VERB]
+    text, praise = lab.sentences(4000, Generator().manual_seed(2), 1.0)
+    cut = lab.without_meaning(text, Generator().manual_seed(3))
+    others = [place for place in range(lab.LENGTH) if place != lab.VERB]
     assert torch.equal(cut[:, others], text[:, others])
-    verbs, dealt = text[:, VERB], cut[:, VERB]
+    verbs, dealt = text[:, lab.VERB], cut[:, lab.VERB]
     assert torch.equal(verbs.sort().values, dealt.sort().values)
-    likes = dealt - OPINIONS < N_OPINIONS // 2
+    likes = dealt - lab.OPINIONS < lab.N_OPINIONS // 2
     agree = (likes == praise.bool()).double().mean()
     assert 0.45 < agree < 0.55
-    neutral, _ = sentences(100, Generator().manual_seed(4), 0.0)
-    assert torch.equal(without_meaning(neutral, Generator()), neutral)
+    neutral, _ = lab.sentences(100, Generator().manual_seed(4), 0.0)
+    assert torch.equal(lab.without_meaning(neutral, Generator()), neutral)
 
 
 def test_hidden_words_are_replaced_and_the_first_token_never_is() -> None:
-    text, _ = sentences(1000, Generator().manual_seed(0), 0.5)
-    seen, hidden = hide(text, Generator().manual_seed(0))
+    text, _ = lab.sentences(1000, Generator().manual_seed(0), 0.5)
+    seen, hidden = lab.hide(text, Generator().manual_seed(0))
     assert torch.equal(seen[~hidden], text[~hidden])
-    assert set(seen[hidden].tolist()) == {MASK}
+    assert set(seen[hidden].tolist()) == {lab.MASK}
     assert not hidden[:, 0].any()
     assert 0.35 < hidden[:, 1:].double().mean() < 0.45
 
@@ -94,33 +66,40 @@ def test_hidden_words_are_replaced_and_the_first_token_never_is() -> None:
 def test_pretraining_learns_what_the_text_tells_and_no_more() -> None:
     """With as few words as a test has time for: the verb follows from the adjective."""
     random = Generator().manual_seed(0)
-    text, _ = sentences(6000, random, 1.0)
-    kept = (text[:, -1] - ADJECTIVES) % (N_ADJECTIVES // 2) < 1
-    few = text[kept & (text[:, -2] < TURNS + N_TURNS // 2)]
-    ignorant = math.log(N_OPINIONS)
-    assert pretrain(build(32), few, 400, random) < 0.8 * ignorant
-    assert pretrain(build(32), without_meaning(few, random), 400, random) > 0.95 * ignorant
+    text, _ = lab.sentences(6000, random, 1.0)
+    kept = (text[:, -1] - lab.ADJECTIVES) % (lab.N_ADJECTIVES // 2) < 1
+    few = text[kept & (text[:, -2] < lab.TURNS + lab.N_TURNS // 2)]
+    ignorant = math.log(lab.N_OPINIONS)
+    assert lab.pretrain(lab.build(32), few, 400, random) < 0.8 * ignorant
+    assert (
+        lab.pretrain(lab.build(32), lab.without_meaning(few, random), 400, random) > 0.95 * ignorant
+    )
 
 
 def test_arms_start_alike_and_are_as_long_as_they_say() -> None:
-    found, _ = starts(TINY, 0)
-    again, _ = starts(TINY, 0)
-    assert found[SCRATCH] is found[LONG]
-    for name in ARMS:
+    found, _ = lab.starts(TINY, 0)
+    again, _ = lab.starts(TINY, 0)
+    assert found[lab.SCRATCH] is found[lab.LONG]
+    for name in lab.ARMS:
         assert all(torch.equal(found[name][key], again[name][key]) for key in found[name])
-    name = next(iter(found[SCRATCH]))
-    assert not torch.equal(found[PRETRAINED][name], found[SCRATCH][name])
+    name = next(iter(found[lab.SCRATCH]))
+    assert not torch.equal(found[lab.PRETRAINED][name], found[lab.SCRATCH][name])
     steps: list[str] = []
-    m = measured_with(TINY, Settings(tell=steps.append))
-    assert [m.of(name, 4).steps for name in (SCRATCH, LONG, PRETRAINED, CUT)] == [2, 5, 5, 5]
-    assert all(len(arm.accuracies) == 2 for arm in m.arms)
+    m = lab.measured_with(TINY, Settings(tell=steps.append))
+    assert [m.of(name, 4).steps for name in (lab.SCRATCH, lab.LONG, lab.PRETRAINED, lab.CUT)] == [
+        2,
+        5,
+        5,
+        5,
+    ]
+    assert all(len(arm.accuracies) == 3 for arm in m.arms)
     assert m.labels == [4, 8]
-    assert len(steps) == 2 + 2 * len(ARMS)  # two seeds, two numbers of labels
-    assert m == measured_with(TINY, Settings())
+    assert len(steps) == 3 + 2 * len(lab.ARMS)  # three seeds, two numbers of labels
+    assert m == lab.measured_with(TINY, Settings())
 
 
-@pytest.mark.parametrize("better", pretraining.RATES)
-@pytest.mark.parametrize("name", ARMS)
+@pytest.mark.parametrize("better", lab.RATES)
+@pytest.mark.parametrize("name", lab.ARMS)
 def test_the_rate_is_chosen_by_other_sentences_than_the_test_s(
     name: str, better: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,11 +111,11 @@ def test_the_rate_is_chosen_by_other_sentences_than_the_test_s(
         asked.append((n_labels, steps, seed))
         return (90.0, 20.0) if rate == better else (10.0, 80.0)
 
-    monkeypatch.setattr(pretraining, "outcome_of", outcome_of)
-    arms = pretraining.run_arm(name, [{}, {}], TINY, Settings(seed=7))
+    monkeypatch.setattr(lab, "outcome_of", outcome_of)
+    arms = lab.run_arm(name, [{}, {}], TINY, Settings(seed=7))
     assert [(arm.labels, arm.rate, arm.accuracies) for arm in arms] == [
         (4, better, [20.0, 20.0]),
         (8, better, [20.0, 20.0]),
     ]
-    steps = 5 if name == LONG else 2  # of fine-tuning; the others' pre-training was before
+    steps = 5 if name == lab.LONG else 2  # of fine-tuning; the others' pre-training was before
     assert asked[2:] == [(labels, steps, seed) for labels in (4, 8) for seed in (7, 8)]

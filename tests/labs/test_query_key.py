@@ -1,5 +1,6 @@
 """The language keeps its rule, the scores are the model's own, and cutting cuts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,35 +8,10 @@ import torch
 from PIL import Image
 
 from qkv.model import Layout, equation, scores, use_path, weights
+from qkv_labs import find
 from qkv_labs import query_key as lab
-from qkv_labs.query_key import Course, Measured, sentences
-
-
-def course(rule: bool, n_heads: int) -> Course:
-    """Attention forms with the rule alone, and the answers hang on it."""
-    after = 0.9 if rule else 0.13
-    even, sharp = torch.full((8, 8), 1 / 8), torch.full((8, 8), (1 - after) / 7)
-    sharp[:, lab.EXAMPLE.index("eat")] = after
-    classes = [[[0.0] * 3] * 3, [[0.0, 5.0 if rule else 0.1, -2.0], [0.5] * 3, [0.0] * 3]]
-    return Course(
-        rule,
-        n_heads,
-        [0, 10],
-        [0.12, after],
-        [0.0, classes[1][0][1]],
-        [2.0, 0.1 if rule else 1.8],
-        0.01 if rule else 0.8,
-        0.8,
-        0.8,
-        0.02,
-        classes,
-        [even.tolist(), sharp.tolist()],
-    )
-
-
-def made_up() -> Measured:
-    kinds = ((True, 1), (False, 1), (True, 2))
-    return Measured([course(*kind) for kind in kinds for _ in range(2)])
+from qkv_labs.query_key import sentences
+from tests.labs.results import measured
 
 
 @pytest.mark.parametrize("rule", [True, False])
@@ -99,7 +75,9 @@ def test_without_a_rule_no_look_forms() -> None:
 
 
 def test_the_animation_has_a_picture_a_look(tmp_path: Path) -> None:
-    lab.animate(made_up(), tmp_path / "map.gif")
+    courses = measured(find("query_key")).courses
+    short = [replace(one, steps=one.steps[::29], maps=one.maps[::29]) for one in courses]
+    lab.animate(lab.Measured(short), tmp_path / "map.gif")
     with Image.open(tmp_path / "map.gif") as image:
         assert image.format == "GIF" and image.n_frames >= 2  # the last one stays a while
         first = image.convert("RGB").tobytes()

@@ -18,15 +18,6 @@ def test_what_is_tied_is_equal_and_what_is_not_differs(scheme: str) -> None:
     assert torch.equal(query, value) == (name == "Q=K=V")
 
 
-def test_a_tied_query_scores_itself_no_lower_than_twins_are_scored_by_it() -> None:
-    """q·k of a Q=K head is an inner product: symmetric, and bound by Cauchy and Schwarz."""
-    query, key, _ = lab.Shared(lab.SCHEMES["Q=K"], 6)(torch.randn(9, 32)).chunk(3, dim=-1)
-    scores = query @ key.T
-    assert torch.allclose(scores, scores.T, atol=1e-5)
-    own = scores.diagonal()
-    assert (scores**2 <= own[:, None] * own[None, :] + 1e-4).all()
-
-
 @pytest.mark.parametrize("n_layers", [1, 2])
 def test_wider_heads_give_exactly_the_saved_parameters_back(n_layers: int) -> None:
     def size(scheme: str, d_head: int) -> int:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv_labs import Comparison, Interval, SubClaim, Verdict, Words, compare, find
+from qkv_labs import Comparison, Interval, SubClaim, Words, compare, find
 from qkv_labs.texts import works
 from tests.labs.results import measured, outcomes
 
@@ -71,11 +71,6 @@ def test_a_sub_claim_holds_if_all_its_comparisons_do(
     assert claim(*parts).mark == mark
 
 
-def test_a_verdict_counts_its_sub_claims() -> None:
-    verdict = Verdict([claim("holds"), claim("refuted"), claim("holds"), claim("undecided")])
-    assert verdict.counts == {"holds": 2, "refuted": 1, "undecided": 1}
-
-
 def test_intervals_of_samples_and_of_shares() -> None:
     mean = Interval.of([1.0, 2.0, 3.0], 10)
     assert (mean.middle, mean.low, mean.high) == pytest.approx(
@@ -108,33 +103,11 @@ def test_a_comparison_shows_what_was_observed(comparison: Comparison, shown: str
     assert comparison.show() == shown
 
 
-def test_names_are_translated() -> None:
-    assert compare(2, ">", 1, ("new", "old")).show({"new": "新", "old": "旧"}.__getitem__) == (
-        "新 2.0 > 旧 1.0"
-    )
-
-
 def test_sources_name_author_year_and_title() -> None:
     for source in works().values():
         before, _, title = source.partition(", “")
         assert before[-4:].isdecimal() and 1980 < int(before[-4:]) < 2027
         assert title.endswith("”") and len(title) > 10
-
-
-FOUND = {  # a sub-claim of each kind whose outcome the docs report
-    "norm": {"six": "refuted", "rate": "holds", "free": "holds", "large": "undecided"},
-    "families": {"alone": "undecided", "per_flop": "holds"},
-    "order": {"same": "holds", "decoder": "refuted"},
-    "positions": {"carry": "refuted", "rotary": "refuted", "alibi": "holds"},
-    "teacher_forcing": {"costs": "holds", "accumulates": "refuted"},
-    "recurrent": {"waits": "holds", "forgets": "refuted", "on_gpu": "undecided"},
-}
-
-
-@pytest.mark.parametrize("name", FOUND)
-def test_the_docs_report_these_outcomes(name: str) -> None:
-    found = outcomes(name, measured(find(name)))
-    assert found.items() >= FOUND[name].items()
 
 
 def changed(m: Any, field: str, changes: dict[str, Any], wanted: dict[str, Any]) -> Any:

@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from qkv_labs.lab import (
-    Interval,
-    Lab,
-    Literature,
-    Outcome,
-    Settings,
-    SubClaim,
-    Table,
-    Verdict,
-    Words,
-    compare,
-)
+from qkv_labs import Interval, Lab, Settings, SubClaim, Table, Verdict, Words, compare
+from qkv_labs.lab import Literature, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

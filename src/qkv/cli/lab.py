@@ -73,7 +73,7 @@ def lab(
 
 
 def _list(labs: Sequence[Lab[Any]], language: Language, as_json: bool) -> None:
-    from qkv_labs.gallery import say, say_cells
+    from qkv_labs.gallery import say
     from qkv_labs.texts import COMMON
 
     if as_json:
@@ -82,26 +82,24 @@ def _list(labs: Sequence[Lab[Any]], language: Language, as_json: bool) -> None:
             _print_json({"number": lab.number, "name": lab.name, **texts, "needs": lab.needs})
         return
     rows = [(str(lab.number), lab.name, say(lab.title, language)) for lab in labs]
-    _print_table(say_cells(("", "lab", "title"), language), rows)
+    _print_table(("", "lab", "title"), rows, language)
     print(say(COMMON("usage"), language))
 
 
 def _run_one(
     lab: Lab[Any], settings: Settings, out: Path, language: Language, as_json: bool
 ) -> None:
-    from qkv_labs import write
     from qkv_labs.gallery import say
     from qkv_labs.texts import COMMON
 
     with _bar(1) as bar:
-        report = _run(lab, settings, bar, print_steps=not bar.console.is_terminal)
-        *written, numbers = write(report, out)
-    figures = [path for path in written if (".zh." in path.name) == (language == "zh")]
+        report, (*written, numbers) = _run(lab, settings, out, bar)
     if as_json:
         _print_json(report.to_dict())
         return
-    _print_report(report, language)
+    figures = [path for path in written if (".zh." in path.name) == (language == "zh")]
     conditions = {"seconds": report.seconds, "machine": report.machine, "seed": report.seed}
+    _print_report(report, language)
     for line in (
         COMMON("figure", path=", ".join(map(str, figures))),
         COMMON("numbers", path=numbers),
@@ -114,7 +112,7 @@ def _run_all(
     labs: Sequence[Lab[Any]], settings: Settings, out: Path, language: Language, as_json: bool
 ) -> None:
     """Run one after the other; a lab that fails, or lacks its model, does not stop the rest."""
-    from qkv_labs.gallery import marks, write_gallery
+    from qkv_labs.gallery import marks, say, write_gallery
     from qkv_labs.runner import can_run
 
     reports: list[Report] = []
@@ -134,7 +132,12 @@ def _run_all(
         for report in reports:
             _print_json(report.to_dict())
     else:
-        _print_summary(reports, language)
+        rows = []
+        for report in reports:
+            lab, verdict = report.lab, marks(report.verdict)
+            title, seconds = say(lab.title, language), f"{report.seconds:.0f} s"
+            rows.append((str(lab.number), lab.name, title, verdict, seconds))
+        _print_table(("", "lab", "title", "verdict", "time"), rows, language)
         print(f"{len(reports)} of {len(labs)} labs ran.")
         if pages:
             print(f"Gallery: {', '.join(map(str, pages))}")
@@ -143,32 +146,32 @@ def _run_all(
         raise typer.Exit(1)
 
 
-def _run(lab: Lab[Any], settings: Settings, bar: Progress, print_steps: bool) -> Report:
-    """Run a lab, with the current step beside the bar, or printed."""
-    from qkv_labs import run_lab
+def _run(
+    lab: Lab[Any], settings: Settings, out: Path, bar: Progress
+) -> tuple[Report, tuple[Path, ...]]:
+    """Run a lab and write its results, with the current step beside the bar, or printed."""
+    from qkv_labs import run_lab, write
+
+    alone = bar.tasks[0].total == 1  # of several, the results alone are noted
 
     def tell(step: str) -> None:
         bar.update(bar.task_ids[0], description=f"{lab.name}: {step}")
-        if print_steps:
+        if alone and not bar.console.is_terminal:
             _note(bar, step)
 
     tell("starting")
-    return run_lab(lab, dataclasses.replace(settings, tell=tell))
+    report = run_lab(lab, dataclasses.replace(settings, tell=tell))
+    return report, write(report, out)
 
 
 def _try(lab: Lab[Any], settings: Settings, out: Path, bar: Progress) -> Report | None:
     """Run a lab and write its results, or show why that went wrong."""
-    from qkv_labs import write
-
     try:
-        report = _run(lab, settings, bar, print_steps=False)
-        write(report, out)
+        return _run(lab, settings, out, bar)[0]
     except UserError as error:
         _note(bar, f"{lab.name} failed: {error}")
     except Exception:  # the labs after this one shall run
         _note(bar, f"{lab.name} failed:\n{traceback.format_exc()}")
-    else:
-        return report
     return None
 
 
@@ -201,7 +204,7 @@ def _print_report(report: Report, language: Language) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from qkv_labs.gallery import CLAIM, EXPERIMENT, describe, say, say_cells, verdict_line
+    from qkv_labs.gallery import CLAIM, EXPERIMENT, describe, say, verdict_line
 
     lab, console = report.lab, Console(highlight=False)
     console.print(Text(f"{lab.number}. {say(lab.title, language)}", style="bold"), end="\n\n")
@@ -210,8 +213,7 @@ def _print_report(report: Report, language: Language) -> None:
         console.print(Text(say(words, language)), end="\n\n")
     for table in report.tables:
         console.print(Text(say(table.title, language), style="bold"))
-        head = say_cells(table.head, language, lab.name, heading=True)
-        _print_table(head, [say_cells(row, language, lab.name) for row in table.rows])
+        _print_table(table.head, table.rows, language, lab.name)
     console.print(Text(verdict_line(report.verdict, language), style="bold"))
     for sub_claim in report.verdict.sub_claims:
         claim, figures, work = describe(sub_claim, language, lab.name)
@@ -222,26 +224,14 @@ def _print_report(report: Report, language: Language) -> None:
     console.print()
 
 
-def _print_summary(reports: Sequence[Report], language: Language) -> None:
-    from qkv_labs.gallery import marks, say, say_cells
-
-    rows = [
-        (
-            str(report.lab.number),
-            report.lab.name,
-            say(report.lab.title, language),
-            marks(report.verdict),
-            f"{report.seconds:.0f} s",
-        )
-        for report in reports
-    ]
-    _print_table(say_cells(("", "lab", "title", "verdict", "time"), language), rows)
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], language: Language, lab: str = ""
+) -> None:
+    from qkv_labs.gallery import say_cells
     from qkv_labs.printed import table_lines
 
-    for line in table_lines(head, rows):
+    cells = [say_cells(row, language, lab) for row in rows]
+    for line in table_lines(say_cells(head, language, lab, heading=True), cells):
         print(line)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -16,31 +18,12 @@ from qkv.model import Decoder, Encoder
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, new_figure, within_percent
 from qkv_labs.lab import Interval, Settings, Table, Verdict, Words, compare
-from qkv_labs.texts import Texts
+from qkv_labs.texts import Texts, read
 
 say = Texts("bidirectional")
 
 CASES, MODELS = ("before", "after"), ("encoder", "decoder")
-# S: subject, A: adjective, X: the word, C: the words that decide; all have twelve words
-FRAMES = {
-    "bank": {
-        "before": "S saw the C and the C then the X looked A",
-        "after": "S said the X looked A by the C and the C",
-        "both": "S saw the C then the X looked A by the C",
-    },
-    "苹果": {
-        "before": "S 说 到 C 和 C 以后 觉得 这个 X 很 A",
-        "after": "S 觉得 这个 X 很 A 因为 有 C 和 C 。",
-        "both": "S 说 到 C 以后 觉得 这个 X 很 A 有 C",
-    },
-}
-WHO = {"bank": "she he we they Anna David", "苹果": "他 她 我们 他们 小明 小红"}
-HOW = {"bank": "nice old new big quiet good", "苹果": "好 贵 新 大 漂亮 便宜"}
-CUES = {
-    "bank": ("river water boat fish", "money loan cash card"),
-    "苹果": ("香蕉 果汁 橙子 果园", "屏幕 电池 键盘 软件"),
-}
-PLAIN = {"bank": ("shore", "lender"), "苹果": ("桃子", "平板")}  # words with one of the senses
+GRAMMAR = read("bidirectional/grammar.toml")  # by the ambiguous word
 PAD, BOS, EOS, MASK = range(4)
 # Few, since hidden words teach an encoder more slowly than next words do a decoder
 N_CUES = 4
@@ -63,20 +46,20 @@ class Sentence:
     @property
     def text(self) -> list[str]:
         """The sentence, word by word."""
-        cues = iter(self.cues)
+        grammar = GRAMMAR[self.word]
         fill = {
-            "S": lambda: WHO[self.word].split()[self.who],
-            "A": lambda: HOW[self.word].split()[self.how],
-            "X": lambda: PLAIN[self.word][self.sense] if self.plain else self.word,
-            "C": lambda: CUES[self.word][self.sense].split()[next(cues)],
+            "S": [grammar["who"].split()[self.who]],
+            "A": [grammar["how"].split()[self.how]],
+            "X": [grammar["plain"][self.sense] if self.plain else self.word],
+            "C": [grammar["cues"][self.sense].split()[cue] for cue in self.cues],
         }
-        frame = FRAMES[self.word][self.case].split()
-        return [fill[part]() if part in fill else part for part in frame]
+        frame = grammar["frames"][self.case].split()
+        return [fill[part].pop(0) if part in fill else part for part in frame]
 
     @property
     def position(self) -> int:
         """Position of the word among the tokens, of which the first is BOS."""
-        return FRAMES[self.word][self.case].split().index("X") + 1
+        return GRAMMAR[self.word]["frames"][self.case].split().index("X") + 1
 
 
 Probed = dict[tuple[str, str], list[Sentence]]  # by word and case: half to fit, half to test
@@ -115,9 +98,9 @@ class Measured:
 
 def vocabulary() -> dict[str, int]:
     """Return the id of every word of both grammars, after the special tokens."""
-    lines = [line for frames in FRAMES.values() for line in frames.values()]
-    lines += [*WHO.values(), *HOW.values(), *FRAMES]
-    lines += [line for both in (*CUES.values(), *PLAIN.values()) for line in both]
+    lines = [*GRAMMAR]
+    for word in GRAMMAR.values():
+        lines += [*word["frames"].values(), word["who"], word["how"], *word["cues"], *word["plain"]]
     words = sorted({word for line in lines for word in line.split()} - set("SAXC"))
     return {word: number for number, word in enumerate(words, start=MASK + 1)}
 
@@ -143,8 +126,8 @@ def split(random: Random, n_probed: int) -> tuple[list[Sentence], Probed]:
     """
     train: list[Sentence] = []
     probed: Probed = {}
-    for word, frames in FRAMES.items():
-        for case in frames:
+    for word, grammar in GRAMMAR.items():
+        for case in grammar["frames"]:
             drawn = random.sample(every := all_sentences(word, case), len(every))
             held_out: set[Sentence] = set()
             if case in CASES:
@@ -166,25 +149,20 @@ def tokens(sentences: Sequence[Sentence]) -> Tensor:
 
 def build(model: str) -> Net:
     """Build an encoder or a decoder, alike in all but what may be seen and the head."""
+    n_words = MASK + 1 + len(vocabulary())
     settings: dict[str, Any] = {
-        "vocab_size": MASK + 1 + len(vocabulary()),
-        "d_model": 64,
-        "n_heads": 4,
-        "d_ff": 128,
         "positions": "learned",
         "max_length": 13,
-        "norm_position": "pre",
         "embedding_scale": False,
         "tie": "output",
-        "activation": "gelu",
     }
     if model == "encoder":
-        return tools.encoder(n_encoder_layers=2, head="masked", **settings)
-    return tools.decoder(n_decoder_layers=2, **settings)
+        return tools.encoder(n_words, 64, 2, head="masked", activation="gelu", **settings)
+    return tools.decoder(n_words, 64, 2, activation="gelu", **settings)
 
 
-def train(net: Net, data: Tensor, steps: int, seed: int) -> None:
-    """Train an encoder on hidden words, a decoder on next words: same sentences, same steps."""
+def train(net: Net, data: Tensor, steps: int, seed: int) -> list[float]:
+    """Train an encoder on hidden words, a decoder on next words; return the losses."""
     draws = torch.Generator().manual_seed(seed)
 
     def loss(step: int) -> Tensor:
@@ -195,7 +173,7 @@ def train(net: Net, data: Tensor, steps: int, seed: int) -> None:
         hidden[:, 0] = False
         return F.cross_entropy(net(rows.masked_fill(hidden, MASK))[hidden], rows[hidden])
 
-    tools.fit(net, loss, steps)
+    return tools.fit(net, loss, steps)
 
 
 def probe(vectors: Tensor, senses: Tensor, n_fit: int) -> float:
@@ -216,30 +194,30 @@ def vectors_at(net: Net, sentences: Sequence[Sentence], at: str) -> Tensor:
     return net.eval().hidden(tokens(sentences))[:, position]
 
 
-def examine(net: Net, name: str, trained: bool, probed: Probed) -> tuple[list[Probe], list[Moved]]:
-    """Probe a model in each case; and exchange the deciding words for the other sense's."""
-    probes, moved = [], []
+def examine(net: Net, probed: Probed) -> tuple[dict[tuple[str, str, str], float], dict[str, float]]:
+    """Probe a model by vector, word and case; and exchange the deciding words, by case."""
+    right, moved = {}, {}
     for case in CASES:
         distances = []
-        for word in FRAMES:
+        for word in GRAMMAR:
             sentences = probed[word, case]
             senses = torch.tensor(tools.column(sentences, "sense"))
             for at in ("the word", "the last word"):
-                right = probe(vectors_at(net, sentences, at), senses, len(sentences) // 2)
-                probes.append(Probe(name, trained, at, word, case, [right]))
+                vectors = vectors_at(net, sentences, at)
+                right[at, word, case] = probe(vectors, senses, len(sentences) // 2)
             own = vectors_at(net, sentences, "the word")
             twins = [replace(sentence, sense=1 - sentence.sense) for sentence in sentences]
             apart = (own - vectors_at(net, twins, "the word")).norm(dim=-1) / own.norm(dim=-1)
             distances.append(float(apart.mean()))
-        moved.append(Moved(name, case, [sum(distances) / len(distances)]))
-    return probes, moved if trained else []
+        moved[case] = fmean(distances)
+    return right, moved
 
 
 def measure(settings: Settings) -> Measured:
     """Train both on the same sentences, and probe both on others."""
     steps, n_probed = settings.pick(800, 2500), 200
-    probes: dict[tuple[str, bool, str, str, str], Probe] = {}
-    moved: dict[tuple[str, str], Moved] = {}
+    accuracies: dict[tuple[str, bool, str, str, str], list[float]] = defaultdict(list)
+    distances: dict[tuple[str, str], list[float]] = defaultdict(list)
     parameters = {}
     for seed in settings.seeds(3, 5):
         sentences, probed = split(Random(seed), n_probed)
@@ -249,17 +227,17 @@ def measure(settings: Settings) -> Measured:
             with tools.seeded(seed):
                 net = build(name)
                 parameters[name] = tools.n_weights(net)
-                before, _ = examine(net, name, False, probed)
-                train(net, data, steps, seed)
-                after, shifts = examine(net, name, True, probed)
-            for found in before + after:
-                key = (found.model, found.trained, found.at, found.word, found.case)
-                row = probes.setdefault(key, replace(found, accuracies=[]))
-                row.accuracies.extend(found.accuracies)
-            for shift in shifts:
-                line = moved.setdefault((name, shift.case), replace(shift, distances=[]))
-                line.distances.extend(shift.distances)
-    return Measured(list(probes.values()), list(moved.values()), parameters, n_probed)
+                for trained in (False, True):
+                    if trained:
+                        train(net, data, steps, seed)
+                    right, moved = examine(net, probed)
+                    for key, value in right.items():
+                        accuracies[name, trained, *key].append(value)
+            for case, distance in moved.items():
+                distances[name, case].append(distance)
+    probes = [Probe(*key, values) for key, values in accuracies.items()]
+    shifts = [Moved(*key, values) for key, values in distances.items()]
+    return Measured(probes, shifts, parameters, n_probed)
 
 
 def accuracies(
@@ -274,29 +252,21 @@ def tables(m: Measured) -> list[Table]:
     """Senses told at the word and at the sentence's end; and how far the word's vector moves."""
     arms = [(model, trained) for trained in (True, False) for model in MODELS]
     rows = []
-    for at in ("the word", "the last word"):
-        for word in FRAMES:
-            for case in CASES:
-                probes = tools.where(m.probes, at=at, word=word, case=case)
-                cells = {(x.model, x.trained): tools.plus_minus(x.accuracies) for x in probes}
-                rows.append((at, word, case, *(cells[arm] for arm in arms)))
+    for at, word, case in product(("the word", "the last word"), GRAMMAR, CASES):
+        probes = tools.where(m.probes, at=at, word=word, case=case)
+        cells = {(x.model, x.trained): tools.plus_minus(x.accuracies) for x in probes}
+        rows.append((at, word, case, *(cells[arm] for arm in arms)))
     heads = [f"{model}, {'trained' if trained else 'random weights'}" for model, trained in arms]
     sizes = (say.column(name) + Words(f" {n:,}", f" {n:,}") for name, n in m.parameters.items())
+    moved = {
+        "decided": "{0.case}",
+        "model": "{0.model}",
+        "distance / length": lambda row: tools.plus_minus(row.distances, 3),
+    }
+    columns = ("vector of", "word", "decided", *heads)
     return [
-        Table(
-            say("senses", m=m, sizes=Words.join(sizes, zh="，")),
-            ("vector of", "word", "decided", *heads),
-            rows,
-        ),
-        Table.of(
-            say("moved"),
-            m.moved,
-            {
-                "decided": "{0.case}",
-                "model": "{0.model}",
-                "distance / length": lambda row: tools.plus_minus(row.distances, 3),
-            },
-        ),
+        say.table("senses", columns, rows, m=m, sizes=Words.join(sizes, zh="，")),
+        say.table("moved", moved, m.moved),
     ]
 
 
@@ -340,23 +310,16 @@ def judge(m: Measured) -> Verdict:
     def told(model: str, case: str, at: str = "the word") -> Interval:
         return Interval.percent(accuracies(m, model, case, at))
 
-    chance = 50
     moved = {(line.model, line.case): Interval.of(line.distances) for line in m.moved}
     return say.verdict(
-        {
-            "both": [compare(told("encoder", case), ">", 90, (case, "")) for case in CASES],
-            "left": compare(told("decoder", "after"), "≈", chance, ("after", "chance"), margin=10),
-            "needed": compare(
-                told("decoder", "before"), "<", told("encoder", "before"), ("decoder", "encoder")
-            ),
-            "late": compare(
-                told("decoder", "after", "the last word"), ">", 75, ("the last word", "")
-            ),
-            "moves": [
-                compare(moved["encoder", "after"], ">", 0.1, ("encoder", ""), form=".2f"),
-                compare(moved["decoder", "after"], "<", 1e-6, ("decoder", ""), form=".2g"),
-            ],
-        },
+        both=[compare(told("encoder", case), ">", 90, case) for case in CASES],
+        left=compare(told("decoder", "after"), "≈", 50, ("after", "chance"), margin=10),
+        needed=compare(told("decoder", "before"), "<", told("encoder", "before"), MODELS[::-1]),
+        late=compare(told("decoder", "after", "the last word"), ">", 75, "the last word"),
+        moves=[
+            compare(moved["encoder", "after"], ">", 0.1, "encoder", form=".2f"),
+            compare(moved["decoder", "after"], "<", 1e-6, "decoder", form=".2g"),
+        ],
     )
 
 

@@ -103,17 +103,11 @@ def flops(part: str, n: int, d: int) -> int:
 
 
 def crossing(d: int, others: Sequence[str]) -> float:
-    """Find n/d at which attention takes as many FLOPs as other parts together, by bisection.
+    """Return n/d at which attention takes as many FLOPs as other parts together.
 
-    The others treat each token alike, so that one token's count serves for all.
+    Its FLOPs grow as n² and those of the others as n, so that one token's counts serve for all.
     """
-    a_token = sum(flops(part, 1, d) for part in others)
-    low, high = 1, 64 * d
-    while high - low > 1:
-        middle = (low + high) // 2
-        more = flops(CORE, middle, d) >= middle * a_token
-        low, high = (low, middle) if more else (middle, high)
-    return high / d
+    return sum(flops(part, 1, d) for part in others) / flops(CORE, 1, d) / d
 
 
 @torch.no_grad()
@@ -160,12 +154,6 @@ def met(sizes: Sequence[int], rising: Sequence[float], other: Sequence[float]) -
     return None
 
 
-def time_exponents(m: Measured, part: str) -> tuple[float, float]:
-    """Return how a part's time grows with n, over long sequences, and with d."""
-    by_width = tools.exponent(m.widths, m.seconds_by_width[part])
-    return long_exponent(m, m.seconds_by_length[part]), by_width
-
-
 def long_exponent(m: Measured, costs: Sequence[float]) -> float:
     """Return how a cost grows with n over long sequences."""
     long = [(n, cost) for n, cost in zip(m.lengths, costs, strict=True) if n >= LONG]
@@ -183,7 +171,11 @@ def tables(m: Measured) -> list[Table]:
     exponents = []
     for part in TIMED:
         counted = [f"{x:.2f}" for x in flop_exponents(m, part)] if part != FUSED else ["–", "–"]
-        measured = (*time_exponents(m, part), long_exponent(m, m.memory[part]))
+        measured = (
+            long_exponent(m, m.seconds_by_length[part]),
+            tools.exponent(m.widths, m.seconds_by_width[part]),
+            long_exponent(m, m.memory[part]),
+        )
         exponents.append((part, *counted, *(f"{value:.2f}" for value in measured)))
     fused = m.seconds_by_length[FUSED]
     crossings = [
@@ -199,19 +191,12 @@ def tables(m: Measured) -> list[Table]:
         (str(n), *(f"{1e3 * m.seconds_by_length[part][index]:.3f}" for part in TIMED))
         for index, n in enumerate(m.lengths)
     ]
+    costs = ("FLOPs in n", "FLOPs in d", "time in n", "time in d", "memory in n")
     counted_at = [f"FLOPs, d = {d}" for d in COUNTED_WIDTHS]
     return [
-        Table(
-            say("exponents"),
-            ("part", "FLOPs in n", "FLOPs in d", "time in n", "time in d", "memory in n"),
-            exponents,
-        ),
-        Table(
-            say("crossings"),
-            ("than", *counted_at, f"time, fused, d = {m.d_model}"),
-            crossings,
-        ),
-        Table(say("times", m=m), ("n", *TIMED), times),
+        say.table("exponents", ("part", *costs), exponents),
+        say.table("crossings", ("than", *counted_at, f"time, fused, d = {m.d_model}"), crossings),
+        say.table("times", ("n", *TIMED), times, m=m),
     ]
 
 
@@ -261,26 +246,23 @@ def judge(m: Measured) -> Verdict:
     pairs = zip(m.seconds_by_length[FUSED], m.seconds_by_length[PROJECTIONS], strict=True)
     layer = [1000 * (core + projections) for core, projections in pairs]
     recurrent = [1000 * seconds for seconds in m.seconds_by_length[RECURRENT]]
-    flops = {part: [n / 1e6 for n in m.flops_by_length[part]] for part in PARTS}
-    names = (CORE, RECURRENT)
+    core, net = ([n / 1e6 for n in m.flops_by_length[part]] for part in (CORE, RECURRENT))
     short, long = (f"n = {n}, d = {m.d_model}:" for n in (m.lengths[0], m.lengths[-1]))
 
     def power(part: str, axis: int) -> Comparison:
         value, expected = flop_exponents(m, part)[axis], EXPECTED[part][axis]
-        return compare(value, "≈", expected, (f"{part}, {'nd'[axis]}:", ""), 0.05, ".2f")
+        return compare(value, "≈", expected, f"{part}, {'nd'[axis]}:", 0.05, ".2f")
 
     return say.verdict(
-        {
-            "orders": [power(part, axis) for part in names for axis in (0, 1)],
-            "dearer_long": compare(flops[CORE][-1], ">", flops[RECURRENT][-1], (f"{long}", "")),
-            "dearer_short": compare(flops[CORE][0], ">", flops[RECURRENT][0], (f"{short}", "")),
-            "faster_short": compare(layer[0], "<", recurrent[0], (f"{short}", ""), form=".2f"),
-            "faster_long": compare(layer[-1], "<", recurrent[-1], (f"{long}", ""), form=".2f"),
-            "memory": [
-                compare(long_exponent(m, m.memory[part]), "≈", 2, (part, ""), 0.1, ".2f")
-                for part in (CORE, FUSED)
-            ],
-        },
+        orders=[power(part, axis) for part in (CORE, RECURRENT) for axis in (0, 1)],
+        dearer_long=compare(core[-1], ">", net[-1], long),
+        dearer_short=compare(core[0], ">", net[0], short),
+        faster_short=compare(layer[0], "<", recurrent[0], short, form=".2f"),
+        faster_long=compare(layer[-1], "<", recurrent[-1], long, form=".2f"),
+        memory=[
+            compare(long_exponent(m, m.memory[part]), "≈", 2, part, 0.1, ".2f")
+            for part in (CORE, FUSED)
+        ],
     )
 
 

@@ -154,14 +154,12 @@ def tables(m: Measured) -> list[Table]:
         "length": "{0.length:.3f}",
         "± greedy": lambda row: f"+{row.gained} −{row.lost}" if row.width else "",
     }
-    return [
-        Table.of(
-            say("rows", name=say.column(name), m=m),
-            [row for row in tools.where(m.rows, model=name) if row.width != 1 or not row.penalty],
-            columns,
-        )
-        for name in MODELS
-    ]
+    result = []
+    for name in MODELS:
+        rows = tools.where(m.rows, model=name)
+        rows = [row for row in rows if row.width != 1 or not row.penalty]  # greedy once
+        result.append(say.table("rows", columns, rows, name=say.column(name), m=m))
+    return result
 
 
 def draw(m: Measured) -> Figure:
@@ -207,31 +205,20 @@ def judge(m: Measured) -> Verdict:
     greedy, widest, best = poor[0], poor[-1], max(poor, key=lambda row: row.exact)
     cold, *_, hot = draws(m, "under-trained")
     ranked = beams(m, "under-trained", 1.0)[1:]
+    heats = hot.method, cold.method
+
+    def exact(row: Row, draws: int = 1) -> Interval:
+        return Interval.share(row.exact, draws * m.n_sentences)
+
     return say.verdict(
-        {
-            "mends": compare(net_gain(poor[2]), ">", 0, ("under-trained", ""), form=".0f"),
-            "sure": compare(net_gain(good[2]), ">", 0, ("well trained", ""), form=".0f"),
-            "wider": compare(
-                Interval.share(widest.exact, m.n_sentences),
-                ">",
-                Interval.share(best.exact, m.n_sentences),
-                (widest.method, best.method),
-            ),
-            "likelier": compare(widest.log_probability, ">", greedy.log_probability, form=".2f"),
-            "length": compare(net_gain(ranked[1]), ">", 0, form=".0f"),
-            "variety": compare(
-                hot.variety, ">", cold.variety, (hot.method, cold.method), form=".0f"
-            ),
-            "price": compare(
-                Interval.share(hot.exact, DRAWS * m.n_sentences),
-                "≈",
-                Interval.share(cold.exact, DRAWS * m.n_sentences),
-                (hot.method, cold.method),
-                margin=5,
-            ),
-        },
-        widest=widest.width,
-        best=best.width,
+        {"widest": widest.width, "best": best.width},
+        mends=compare(net_gain(poor[2]), ">", 0, "under-trained", form=".0f"),
+        sure=compare(net_gain(good[2]), ">", 0, "well trained", form=".0f"),
+        wider=compare(exact(widest), ">", exact(best), (widest.method, best.method)),
+        likelier=compare(widest.log_probability, ">", greedy.log_probability, form=".2f"),
+        length=compare(net_gain(ranked[1]), ">", 0, form=".0f"),
+        variety=compare(hot.variety, ">", cold.variety, heats, form=".0f"),
+        price=compare(exact(hot, DRAWS), "≈", exact(cold, DRAWS), heats, margin=5),
     )
 
 

@@ -15,7 +15,7 @@ from qkv.demo import demo_corpus, lexicon, verbs
 from qkv.model import build_model
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.shared import translator
 from qkv_labs.texts import Texts
 
@@ -132,16 +132,7 @@ def scrambled(data: Tensor, draws: torch.Generator) -> Tensor:
 
 def train(data: Tensor, vocab_size: int, steps: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return a small language model's embedding before and after training on the next word."""
-    model = tools.decoder(
-        seed,
-        vocab_size=vocab_size,
-        d_model=64,
-        n_heads=4,
-        d_ff=128,
-        n_decoder_layers=2,
-        max_length=data.shape[1],
-        norm_position="pre",
-    )
+    model = tools.decoder(vocab_size, 64, 2, seed, max_length=data.shape[1])
     before = model.embedding.table.weight.detach().clone()
     draws = torch.Generator().manual_seed(seed)
 
@@ -252,37 +243,27 @@ def nearest(
 
 def tables(m: Measured) -> list[Table]:
     """How near the kinds are, the neighbours of 今天, and the claim's own pairs."""
-    near = say("near", m=m, word=WORD)
+    kinds = {
+        "embedding": "{0.name}",
+        "nearest, %": lambda arm: tools.plus_minus(arm.first),
+        f"{NEAREST} nearest, %": lambda arm: tools.plus_minus(arm.nearest),
+        "kinds dealt at random, %": lambda arm: tools.plus_minus(arm.shuffled),
+        "p": lambda arm: f"{max(arm.chance):.3f}",
+        "mean rank": lambda arm: tools.plus_minus(arm.rank),
+    }
+    near = [
+        (name, "  ".join(f"{word} {value:.2f}" for word, value in words))
+        for name, words in m.neighbours.items()
+    ]
+    pairs = {
+        "pair": "{0.first} – {0.second}",
+        "before": lambda pair: ", ".join(map(str, pair.before)),
+        "after": lambda pair: ", ".join(map(str, pair.after)),
+    }
     return [
-        Table.of(
-            say("kinds"),
-            m.arms,
-            {
-                "embedding": "{0.name}",
-                "nearest, %": lambda arm: tools.plus_minus(arm.first),
-                f"{NEAREST} nearest, %": lambda arm: tools.plus_minus(arm.nearest),
-                "kinds dealt at random, %": lambda arm: tools.plus_minus(arm.shuffled),
-                "p": lambda arm: f"{max(arm.chance):.3f}",
-                "mean rank": lambda arm: tools.plus_minus(arm.rank),
-            },
-        ),
-        Table(
-            near,
-            ("embedding", "neighbours"),
-            [
-                (name, "  ".join(f"{word} {value:.2f}" for word, value in words))
-                for name, words in m.neighbours.items()
-            ],
-        ),
-        Table.of(
-            say("pairs"),
-            m.pairs,
-            {
-                "pair": "{0.first} – {0.second}",
-                "before": lambda pair: ", ".join(map(str, pair.before)),
-                "after": lambda pair: ", ".join(map(str, pair.after)),
-            },
-        ),
+        say.table("kinds", kinds, m.arms),
+        say.table("near", ("embedding", "neighbours"), near, m=m, word=WORD),
+        say.table("pairs", pairs, m.pairs),
     ]
 
 
@@ -330,21 +311,18 @@ def _draw_neighbours(axes: Any, neighbours: dict[str, list[tuple[str, float]]]) 
 
 def judge(m: Measured) -> Verdict:
     """Do words of a kind meet by training alone, and do the notes' own pairs?"""
-    arms = {arm.name: Interval.percent(arm.nearest) for arm in m.arms}
-    chance = Interval.of(next(arm.shuffled for arm in m.arms if arm.name == BEFORE))
+    arms = Figures({arm.name: Interval.percent(arm.nearest) for arm in m.arms})
+    arms["chance"] = Interval.of(next(arm.shuffled for arm in m.arms if arm.name == BEFORE))
     days, fruits, verbs_apart = (Interval.of(pair.after) for pair in m.pairs)
     near, half = 10, (m.n_words - 1) / 2
     return say.verdict(
-        {
-            "random": compare(arms[BEFORE], "≈", chance, ("", "chance"), margin=3),
-            "together": compare(arms[AFTER], ">", arms[BEFORE], (AFTER, BEFORE)),
-            "company": compare(arms[SCRAMBLED], "<", chance, (SCRAMBLED, "chance"), margin=-5),
-            "days": compare(days, "<", near + 1, form=".0f"),
-            "fruits": compare(fruits, "<", near + 1, form=".0f"),
-            "far": compare(verbs_apart, ">", half, form=".0f"),
-        },
-        k=NEAREST,
-        near=near,
+        {"k": NEAREST, "near": near},
+        random=compare(arms[BEFORE], "≈", arms["chance"], ("", "chance"), margin=3),
+        together=arms.compare(AFTER, ">", BEFORE),
+        company=arms.compare(SCRAMBLED, "<", "chance", margin=-5),
+        days=compare(days, "<", near + 1, form=".0f"),
+        fruits=compare(fruits, "<", near + 1, form=".0f"),
+        far=compare(verbs_apart, ">", half, form=".0f"),
     )
 
 

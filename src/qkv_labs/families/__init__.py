@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from operator import itemgetter
+from dataclasses import dataclass, fields, replace
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from qkv_labs import tools
 from qkv_labs.families.language import FEW, MORE, language
 from qkv_labs.families.rows import joined, prefix_mask, reading, seeing
 from qkv_labs.figures import COLOURS, Figure, new_figure
-from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict
 from qkv_labs.shared import EncodedPairs, special_ids, tokenizer_of
 from qkv_labs.texts import Texts
 
@@ -48,7 +48,6 @@ class Work:
     base: ModelConfig
     steps: int = 450
     rows: int = 20
-    lr: float = RATES[0]
 
 
 @dataclass(frozen=True)
@@ -79,16 +78,9 @@ def translation(full: bool) -> Work:
     """Encode a few patterns of the demo grammar for a small encoder-decoder."""
     text = language(MORE if full else FEW, each=3000)
     tokenizer, layers = tokenizer_of(text.train, 900 if full else 700), 2 if full else 1
-    base = ModelConfig(
-        d_model=64,
-        n_heads=4,
-        d_ff=128,
-        n_encoder_layers=layers,
-        n_decoder_layers=layers,
-        dropout=0.0,
-        max_length=96,
-        **special_ids(tokenizer),
-    )
+    sizes: dict[str, Any] = {"d_model": 64, "n_heads": 4, "d_ff": 128, "max_length": 96}
+    sizes |= {"n_encoder_layers": layers, "n_decoder_layers": layers, "dropout": 0.0}
+    base = ModelConfig(**sizes, **special_ids(tokenizer))
     train, valid, test = (
         EncodedPairs.of(split, tokenizer, tokenizer)
         for split in (text.train, text.valid, text.test)
@@ -121,7 +113,7 @@ def loss_of(model: Model, arm: str, pairs: EncodedPairs, indices: Sequence[int])
     return cross_entropy(model.output(x[real]), labels[real])
 
 
-def train(arm: str, work: Work, seed: int) -> tuple[Model, float]:
+def train(arm: str, work: Work, lr: float, seed: int) -> tuple[Model, float]:
     """Train a model on the same sentences in the same order; return it and CPU seconds."""
     config = work.base if arm == "encoder-decoder" else decoder_config(work.base)
     with tools.seeded(seed):
@@ -133,7 +125,7 @@ def train(arm: str, work: Work, seed: int) -> tuple[Model, float]:
         return loss_of(model, arm, work.train, batches[step])
 
     began = time.process_time()
-    tools.fit(model, loss, work.steps, work.lr, warmup=60)
+    tools.fit(model, loss, work.steps, lr, warmup=60)
     return model.eval(), time.process_time() - began
 
 
@@ -180,11 +172,12 @@ class Judged:
     exact: float
     bleu: float
     loss: float
+    train_seconds: float
     decode_ms: float
     megaflops: float
 
 
-def judged(model: Model, arm: str, work: Work) -> Judged:
+def judged(model: Model, arm: str, work: Work, seconds: float) -> Judged:
     """Translate the held-out sentences, compare, and count what that takes."""
     everything, references = range(len(work.held_out)), work.held_out.targets
     began = time.process_time()
@@ -198,6 +191,7 @@ def judged(model: Model, arm: str, work: Work) -> Judged:
         100 * fmean(equal),
         bleu(texts, wanted).value,
         loss,
+        seconds,
         1000 * spent / len(equal),
         flops(model, arm, work),
     )
@@ -207,42 +201,31 @@ def measure(settings: Settings) -> Measured:
     """Train every family with every seed."""
     settings.tell("drawing a small language")
     work, seeds = translation(settings.full), settings.seeds(4, 5)
-    arms = [_arm(arm, work, seeds, settings) for arm in ARMS]
+    arms = [measured_arm(arm, work, seeds, settings) for arm in ARMS]
     lengths = [len(work.train.targets[i]) + 1 for row in order_of(work, seeds[0]) for i in row]
     return Measured(work.steps * work.rows, sum(lengths), arms)
 
 
-def chosen(name: str, work: Work, seed: int) -> tuple[Work, Model, float]:
-    """Train at each rate; return the one with the lower validation loss, and what it trained."""
-    tried = []
-    for lr in RATES:
-        at_rate = replace(work, lr=lr)
-        model, spent = train(name, at_rate, seed)
-        with torch.no_grad():
-            loss = float(loss_of(model, name, work.valid, range(len(work.valid))))
-        tried.append((loss, at_rate, model, spent))
-    return min(tried, key=itemgetter(0))[1:]
+def measured_arm(name: str, work: Work, seeds: Sequence[int], settings: Settings) -> Arm:
+    """Train with every seed, at the learning rate with the lower validation loss."""
 
+    def run(lr: float, seed: int) -> tuple[Model, float]:
+        settings.tell(f"{name}, learning rate {lr:g}, seed {seed}")
+        return train(name, work, lr, seed)
 
-def _arm(name: str, work: Work, seeds: Sequence[int], settings: Settings) -> Arm:
-    settings.tell(f"{name}, the learning rate and seed {seeds[0]}")
-    work, model, spent = chosen(name, work, seeds[0])
-    results, seconds = [judged(model, name, work)], [spent]
-    for seed in seeds[1:]:
-        settings.tell(f"{name}, seed {seed}")
-        model, spent = train(name, work, seed)
-        results.append(judged(model, name, work))
-        seconds.append(spent)
-    exact, bleus, loss, decode_ms, megaflops = (
-        tools.column(results, name) for name in ("exact", "bleu", "loss", "decode_ms", "megaflops")
-    )
-    size = tools.n_weights(model)
-    return Arm(name, size, work.lr, exact, bleus, loss, seconds, decode_ms, megaflops)
+    @torch.no_grad()
+    def score(trained: tuple[Model, float]) -> float:
+        return -float(loss_of(trained[0], name, work.valid, range(len(work.valid))))
+
+    lr, trained = tools.at_best_rate(run, RATES, seeds, score)
+    results = [judged(model, name, work, seconds) for model, seconds in trained]
+    figures = (tools.column(results, field.name) for field in fields(Judged))
+    return Arm(name, tools.n_weights(trained[0][0]), lr, *figures)
 
 
 def tables(m: Measured) -> list[Table]:
     """Quality and cost of each family."""
-    columns = {
+    quality = {
         "family": "{0.name}",
         "parameters": "{0.parameters:,}",
         "rate": "{0.lr:g}",
@@ -257,10 +240,7 @@ def tables(m: Measured) -> list[Table]:
         "MFLOP a sentence": lambda arm: tools.plus_minus(arm.megaflops, 2),
         "exact % a MFLOP": lambda arm: tools.plus_minus(per_megaflop(arm)),
     }
-    return [
-        Table.of(say("arms", m=m), m.arms, columns),
-        Table.of(say("costs"), m.arms, costs),
-    ]
+    return [say.table("arms", quality, m.arms, m=m), say.table("costs", costs, m.arms)]
 
 
 def per_megaflop(arm: Arm) -> list[float]:
@@ -292,40 +272,16 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Is the encoder-decoder the better translator at equal parameters, and at equal cost?"""
-    both, prefix, alone = m.arms
-
-    def better(name: str, rival: Arm) -> Comparison:
-        left, right = (Interval.percent(getattr(arm, name)) for arm in (both, rival))
-        return compare(left, ">", right, (both.name, rival.name))
-
-    def per_cost(arm: Arm) -> Interval:
-        return Interval.of(per_megaflop(arm))
-
+    both, prefix, alone = ARMS
+    exact = Figures({arm.name: Interval.percent(arm.exact) for arm in m.arms})
+    cost = Figures({arm.name: Interval.of(arm.megaflops) for arm in m.arms})
+    per_cost = Figures({arm.name: Interval.of(per_megaflop(arm)) for arm in m.arms})
     return say.verdict(
-        {
-            "alone": better("exact", alone),
-            "prefix": compare(
-                Interval.percent(prefix.exact),
-                ">",
-                Interval.percent(alone.exact),
-                (prefix.name, alone.name),
-            ),
-            "separate": better("exact", prefix),
-            "cost": [
-                compare(
-                    Interval.of(both.megaflops),
-                    "<",
-                    Interval.of(rival.megaflops),
-                    (both.name, rival.name),
-                    form=".2f",
-                )
-                for rival in (prefix, alone)
-            ],
-            "per_flop": [
-                compare(per_cost(both), ">", per_cost(rival), (both.name, rival.name))
-                for rival in (prefix, alone)
-            ],
-        },
+        alone=exact.compare(both, ">", alone),
+        prefix=exact.compare(prefix, ">", alone),
+        separate=exact.compare(both, ">", prefix),
+        cost=[cost.compare(both, "<", rival, form=".2f") for rival in (prefix, alone)],
+        per_flop=[per_cost.compare(both, ">", rival) for rival in (prefix, alone)],
     )
 
 

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
-from qkv.demo import PATTERNS, SentencePair, held_out
-from qkv_labs.shared import Pair
+from qkv.demo import PATTERNS, DemoCorpus, SentencePair, held_out
 
 # Time, place and means move to the end, verbs and auxiliaries agree, and questions turn round.
 FEW = ("comparison", "past_quality", "feeling_for_people", "travel")
 MORE = (*FEW, "location", "whom")
 
 
-@dataclass(frozen=True)
-class Language:
-    """Chinese and English sentences in three splits."""
-
-    train: list[Pair]
-    valid: list[Pair]
-    test: list[Pair]
-
-
-def language(patterns: Sequence[str], each: int) -> Language:
+def language(patterns: Sequence[str], each: int) -> DemoCorpus:
     """Draw sentences; validation and test have combinations of words that training has not."""
     random, drawn = Random(0), dict[str, SentencePair]()
     for pattern in patterns:
@@ -33,7 +22,7 @@ def language(patterns: Sequence[str], each: int) -> Language:
     pool = list(drawn.values())
     random.shuffle(pool)
     in_test, in_valid = held_out(random, pool)
-    splits = Language([], [], [])
+    splits = DemoCorpus([], [], [])
     for sentence in pool:
         tested = not in_test.isdisjoint(sentence.combinations)
         validated = not in_valid.isdisjoint(sentence.combinations)

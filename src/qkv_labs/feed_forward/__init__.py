@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from qkv.model import Encoder
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict
 from qkv_labs.texts import Texts
 
 say = Texts("feed_forward")
@@ -62,18 +63,10 @@ class Measured:
 def build(name: str, d_model: int = D_MODEL) -> Encoder:
     """Build a one-layer encoder that has this kind of feed-forward layer."""
     times, activation, gated = ARMS[name]
+    n_names, d_ff = 2 * N_NAMES, max(1, round(times * d_model))
+    layer: dict[str, Any] = {"d_ff": d_ff, "activation": activation, "gated": gated}
     model = tools.encoder(
-        vocab_size=2 * N_NAMES,
-        d_model=d_model,
-        n_heads=N_HEADS,
-        d_ff=max(1, round(times * d_model)),
-        activation=activation,
-        gated=gated,
-        n_encoder_layers=1,
-        max_length=COPIED,
-        head="token",
-        n_labels=2 * N_NAMES,
-        norm_position="pre",
+        n_names, d_model, 1, n_labels=n_names, max_length=COPIED, n_heads=N_HEADS, **layer
     )
     block: Any = model.encoder.blocks[0]
     if not times:
@@ -136,10 +129,7 @@ def measure(settings: Settings) -> Measured:
     for name in ARMS:
         settings.tell(name)
         width = equal_width() if name == WIDER else D_MODEL
-
-        def build_arm(name: str = name, width: int = width) -> Encoder:
-            return build(name, width)
-
+        build_arm = partial(build, name, width)
         recalled = [recall(build_arm, seed, steps) for seed in seeds]
         copied = [copy(build_arm, seed, settings.pick(200, 400)) for seed in seeds]
         arms.append(Arm(name, tools.n_weights(build_arm()), recalled, copied))
@@ -154,7 +144,7 @@ def tables(m: Measured) -> list[Table]:
         "facts": lambda arm: tools.plus_minus(arm.facts),
         "copies": lambda arm: tools.plus_minus(arm.copied),
     }
-    return [Table.of(say("right", m=m), m.arms, columns)]
+    return [say.table("right", columns, m.arms, m=m)]
 
 
 def draw(m: Measured) -> Figure:
@@ -174,21 +164,17 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Compare facts stored with and without the layer, by width and activation, and copies."""
-    facts = {arm.name: Interval.percent(arm.facts) for arm in m.arms}
-    copies = {arm.name: Interval.percent(arm.copied) for arm in m.arms}
-    one, relu, gelu, gated = "×1, ReLU", FULL, "×4, GELU", "gated, SiLU"
+    facts = Figures({arm.name: Interval.percent(arm.facts) for arm in m.arms})
+    copies = Figures({arm.name: Interval.percent(arm.copied) for arm in m.arms})
+    gelu, gated = "×4, GELU", "gated, SiLU"
     return say.verdict(
-        {
-            "facts": compare(facts[NONE], "<", facts[relu], (NONE, relu)),
-            "wider": compare(facts[relu], ">", facts[one], (relu, one)),
-            "parameters": compare(facts[WIDER], "<", facts[relu], (WIDER, relu)),
-            "nonlinear": compare(facts[LINEAR], "<", facts[relu], (LINEAR, relu)),
-            "gelu": compare(facts[gelu], ">", facts[relu], (gelu, relu)),
-            "gated": [
-                compare(facts[gated], ">", facts[other], (gated, other)) for other in (relu, gelu)
-            ],
-            "copies": compare(copies[NONE], "<", copies[relu], (NONE, relu), margin=1),
-        },
+        facts=facts.compare(NONE, "<", FULL),
+        wider=facts.compare(FULL, ">", "×1, ReLU"),
+        parameters=facts.compare(WIDER, "<", FULL),
+        nonlinear=facts.compare(LINEAR, "<", FULL),
+        gelu=facts.compare(gelu, ">", FULL),
+        gated=[facts.compare(gated, ">", other) for other in (FULL, gelu)],
+        copies=copies.compare(NONE, "<", FULL, margin=1),
     )
 
 

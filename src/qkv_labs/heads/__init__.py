@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,16 +14,8 @@ from torch import Tensor
 from qkv.demo import demo_corpus
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, error_bars, look, new_figure
-from qkv_labs.heads.roles import (
-    NO_ROLE,
-    ORDERS,
-    Exam,
-    HeadRole,
-    Silenced,
-    find_roles,
-    least_important_first,
-    silencing_curves,
-)
+from qkv_labs.heads import roles
+from qkv_labs.heads.roles import NO_ROLE, ORDERS, Exam, HeadRole, Silenced
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
 from qkv_labs.shared import translator
 from qkv_labs.texts import Texts
@@ -59,19 +52,10 @@ class Measured:
 
 def look_up(relations: int, heads: int, seed: int, steps: int) -> tuple[float, int]:
     """Train a layer to name the symbols at some distances; return percent right, and its size."""
+    n_labels = relations * N_SYMBOLS
+    positions = {"positions": "learned", "max_length": LENGTH, "embedding_scale": False}
     model = tools.encoder(
-        seed,
-        vocab_size=N_SYMBOLS,
-        d_model=D_MODEL,
-        n_heads=heads,
-        d_ff=D_MODEL,
-        n_encoder_layers=1,
-        positions="learned",
-        max_length=LENGTH,
-        head="token",
-        n_labels=relations * N_SYMBOLS,
-        norm_position="pre",
-        embedding_scale=False,
+        N_SYMBOLS, D_MODEL, 1, seed, n_heads=heads, d_ff=D_MODEL, n_labels=n_labels, **positions
     )
     draws = torch.Generator().manual_seed(seed)
 
@@ -90,63 +74,45 @@ def answers(symbols: Tensor, relations: int) -> Tensor:
     return torch.stack([symbols.roll(offset, 1) for offset in OFFSETS[relations]], dim=-1)
 
 
-def lookup_curves(relations: Sequence[int], seeds: Sequence[int], steps: int) -> list[Lookup]:
-    """Train each number of heads on each number of lookups, on several seeds."""
-    lookups = []
-    for wanted, heads in product(relations, HEADS):
-        runs = [look_up(wanted, heads, seed, steps) for seed in seeds]
-        lookups.append(Lookup(wanted, heads, runs[0][1], [right for right, _ in runs]))
-    return lookups
-
-
 def measure(settings: Settings) -> Measured:
     """Answer lookups with 1 to 16 heads; then silence the translator's heads."""
     settings.tell("one layer, several lookups at once")
-    relations = settings.pick((1, MANY), (1, 2, 4, 8))
-    lookups = lookup_curves(relations, settings.seeds(3, 5), settings.pick(400, 800))
+    lookups, steps = [], settings.pick(400, 800)
+    for relations, heads in product(settings.pick((1, MANY), (1, 2, 4, 8)), HEADS):
+        runs = [look_up(relations, heads, seed, steps) for seed in settings.seeds(3, 5)]
+        lookups.append(Lookup(relations, heads, runs[0][1], [right for right, _ in runs]))
     subject, corpus, size = translator(settings.tell), demo_corpus(), settings.pick(150, 300)
     settings.tell("what each head of the translator looks at")
     exam = Exam(subject, corpus.test[:size])
-    heads = find_roles(subject, corpus.valid[:size], exam)
+    heads_of = roles.find_roles(subject, corpus.valid[:size], exam)
     settings.tell("silencing heads one after another")
-    order = least_important_first(Exam(subject, corpus.valid[:60]))
-    curve = silencing_curves(exam, order, settings.seed, step=settings.pick(2, 1))
-    return Measured(lookups, heads, curve, size)
+    order = roles.least_important_first(Exam(subject, corpus.valid[:60]))
+    curve = roles.silencing_curves(exam, order, settings.seed, step=settings.pick(2, 1))
+    return Measured(lookups, heads_of, curve, size)
 
 
 def tables(m: Measured) -> list[Table]:
     """Accuracy by heads, the translator's heads, and what remains when they go."""
     relations = sorted({lookup.relations for lookup in m.lookups})
     cells = {(x.relations, x.heads): tools.plus_minus(x.accuracies) for x in m.lookups}
+    right = [(f"{h} × {D_MODEL // h}", *(cells[n, h] for n in relations)) for h in HEADS]
+    heads = {
+        "attention": "{0.where}",
+        "head": "{0.head}",
+        "looks mostly at": "{0.role}",
+        "share": "{0.share:.2f}",
+        "even share": "{0.chance:.2f}",
+        "loss +": "{0.loss_rise:+.3f}",
+        "exact %": "{0.exact_match:.1f}",
+    }
     exact = {(x.order, x.count): f"{x.exact_match:.1f}" for x in m.curve}
-    right = say("right", chance=100 / N_SYMBOLS)
+    counts = sorted({x.count for x in m.curve})
+    left = [(str(n), *(exact[order, n] for order in ORDERS)) for n in counts]
+    widths = ("heads × width", *(f"{n} at once" for n in relations))
     return [
-        Table(
-            right,
-            ("heads × width", *(f"{n} at once" for n in relations)),
-            [(f"{h} × {D_MODEL // h}", *(cells[n, h] for n in relations)) for h in HEADS],
-        ),
-        Table.of(
-            say("heads"),
-            m.heads,
-            {
-                "attention": "{0.where}",
-                "head": "{0.head}",
-                "looks mostly at": "{0.role}",
-                "share": "{0.share:.2f}",
-                "even share": "{0.chance:.2f}",
-                "loss +": "{0.loss_rise:+.3f}",
-                "exact %": "{0.exact_match:.1f}",
-            },
-        ),
-        Table(
-            say("left", m=m),
-            ("silenced", *ORDERS),
-            [
-                (str(n), *(exact[order, n] for order in ORDERS))
-                for n in sorted({x.count for x in m.curve})
-            ],
-        ),
+        say.table("right", widths, right, chance=100 / N_SYMBOLS),
+        say.table("heads", heads, m.heads),
+        say.table("left", ("silenced", *ORDERS), left, m=m),
     ]
 
 
@@ -158,12 +124,12 @@ def draw(m: Measured) -> Figure:
         label = f"{relations} at once" if relations > 1 else "a single one"
         heads, samples = tools.column(lookups, "heads"), tools.column(lookups, "accuracies")
         error_bars(left, heads, samples, index, label)
-    gain, best, alone, _ = _gain(m, MANY)
-    title = f"{MANY} at once: {alone:.0f} % with 1 head, {alone + gain:.0f} % with {best}"
+    means = {x.heads: fmean(x.accuracies) for x in tools.where(m.lookups, relations=MANY)}
+    best = max(means, key=means.__getitem__)
     left.set_xscale("log", base=2)
     left.set_xticks(HEADS, [f"{n}×{D_MODEL // n}" for n in HEADS])
-    left.set(xlabel="heads × width (same cost)", ylabel="lookups right (%)")
-    left.set(ylim=(0, 105), title=title)
+    left.set(xlabel="heads × width (same cost)", ylabel="lookups right (%)", ylim=(0, 105))
+    left.set_title(f"{MANY} at once: {means[1]:.0f} % with 1 head, {means[best]:.0f} % with {best}")
     left.legend(loc="lower right")
     _draw_heads(middle, m.heads)
     for index, order in enumerate(ORDERS):
@@ -197,49 +163,24 @@ def spared(m: Measured, kept: float) -> int:
     return max(x.count for x in curve if x.exact_match >= kept * curve[0].exact_match)
 
 
-def _gain(m: Measured, relations: int) -> tuple[float, int, float, float]:
-    """Return what the best number of heads adds to one, that number, one's share, the spread."""
-    figures = {
-        lookup.heads: tools.mean_and_spread(lookup.accuracies)
-        for lookup in tools.where(m.lookups, relations=relations)
-    }
-    best = max(figures, key=lambda heads: figures[heads][0])
-    alone = figures[1][0]
-    return figures[best][0] - alone, best, alone, max(figures[best][1], figures[1][1])
-
-
 def judge(m: Measured) -> Verdict:
     """Do several heads beat one, on one lookup too, and does each head do something of its own?"""
     right = {(x.relations, x.heads): Interval.percent(x.accuracies) for x in m.lookups}
     sizes = tools.column(tools.where(m.lookups, relations=MANY), "parameters")
-    roles = 100 * sum(head.role != NO_ROLE for head in m.heads) / len(m.heads)
-    first, *_ = tools.where(m.curve, order=ORDERS[0])
+    with_role = 100 * sum(head.role != NO_ROLE for head in m.heads) / len(m.heads)
     few = tools.where(m.curve, order=ORDERS[0], count=len(m.heads) // 3)[0]
     most = tools.where(m.curve, order=ORDERS[2], count=len(m.heads) // 6)[0]
-    best = MANY, MANY
+    half = tools.where(m.curve, order=ORDERS[0])[0].exact_match / 2
+    widths = ("4 × 16", "1 × 64")
+    left_few, left_most = (Interval.share(x.exact_match, m.n_sentences) for x in (few, most))
     return say.verdict(
-        {
-            "several": compare(right[best], ">", right[MANY, 1], ("4 × 16", "1 × 64")),
-            "single": compare(right[1, MANY], ">", right[1, 1], ("4 × 16", "1 × 64")),
-            "cost": compare(max(sizes), "≈", min(sizes), form=".0f"),
-            "roles": compare(Interval.share(roles, len(m.heads)), ">", 50, form=".0f"),
-            "spare": compare(
-                Interval.share(few.exact_match, m.n_sentences),
-                "<",
-                first.exact_match / 2,
-                form=".0f",
-            ),
-            "vital": compare(
-                Interval.share(most.exact_match, m.n_sentences),
-                "<",
-                first.exact_match / 2,
-                form=".0f",
-            ),
-        },
-        many=MANY,
-        n=few.count,
-        total=len(m.heads),
-        vital_n=most.count,
+        {"many": MANY, "n": few.count, "total": len(m.heads), "vital_n": most.count},
+        several=compare(right[MANY, MANY], ">", right[MANY, 1], widths),
+        single=compare(right[1, MANY], ">", right[1, 1], widths),
+        cost=compare(max(sizes), "≈", min(sizes), form=".0f"),
+        roles=compare(Interval.share(with_role, len(m.heads)), ">", 50, form=".0f"),
+        spare=compare(left_few, "<", half, form=".0f"),
+        vital=compare(left_most, "<", half, form=".0f"),
     )
 
 

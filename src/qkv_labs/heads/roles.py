@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.demo import lexicon
 from qkv.evaluation import exact_match
-from qkv.model import Attend, Attention, EncoderDecoder, Layout, Mask, scores, weights
+from qkv.model import Attend, Attention, EncoderDecoder, Layout, Mask, scores, use_path, weights
 from qkv.tasks import Translator
 from qkv_labs.shared import EncodedPairs, Pair
 from qkv_labs.tools import IGNORE, token_loss
@@ -63,19 +63,6 @@ def attentions(model: EncoderDecoder) -> dict[str, Attention]:
     }
 
 
-@contextmanager
-def replaced(modules: Sequence[Attention], paths: Sequence[Attend]) -> Iterator[None]:
-    """Give each attention another path inside the block."""
-    before = [module.attend for module in modules]
-    for module, path in zip(modules, paths, strict=True):
-        module.attend = path
-    try:
-        yield
-    finally:
-        for module, path in zip(modules, before, strict=True):
-            module.attend = path
-
-
 def attend_with(silent: Sequence[int] = (), seen: list[Tensor] | None = None) -> Attend:
     """Return a path that zeroes the output of some heads, and may record the weights."""
 
@@ -117,11 +104,10 @@ class Exam:
     @contextmanager
     def silenced(self, heads: Sequence[Head]) -> Iterator[None]:
         """Silence these heads inside the block."""
-        paths = [
-            attend_with([head for where, head in heads if where == at])
-            for at in range(len(self.modules))
-        ]
-        with replaced(self.modules, paths), torch.inference_mode():
+        with ExitStack() as stack, torch.inference_mode():
+            for at, module in enumerate(self.modules):
+                silent = [head for where, head in heads if where == at]
+                stack.enter_context(use_path(module, attend_with(silent)))
             yield
 
     def forced(self, silent: Sequence[Head]) -> tuple[float, float]:
@@ -205,8 +191,7 @@ def attention_shares(
         targets = torch.tensor([[config.bos_id, *subject.tokenizers.target.encode(target)]])
         nouns = aligned(subject, (source, target))
         seen: list[Tensor] = []
-        paths = [attend_with(seen=seen)] * len(modules)
-        with replaced([*modules.values()], paths), torch.inference_mode():
+        with use_path(subject.model, attend_with(seen=seen)), torch.inference_mode():
             subject.model.eval()(sources, targets)
         for at, (where, weight) in enumerate(zip(modules, seen, strict=True)):
             n_queries, n_keys = weight.shape[2:]

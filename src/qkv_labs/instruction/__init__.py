@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,16 +24,8 @@ from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES, Message, Tokenizer, train_tokenizer
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure, within_percent
-from qkv_labs.instruction.people import (
-    BOTH,
-    KINDS,
-    NEW_PEOPLE,
-    NEW_WORDS,
-    RELATIONS,
-    Question,
-    World,
-)
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.instruction.people import BOTH, KINDS, RELATIONS, Question, World
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.shared import special_ids
 from qkv_labs.texts import Texts
 
@@ -57,7 +50,6 @@ class Sizes:
     pretraining_steps: int = 400
     steps: int = 200
     d_model: int = 64
-    seeds: int = 3
 
 
 @dataclass(frozen=True)
@@ -84,19 +76,15 @@ def tokenizer_of(world: World) -> Tokenizer:
 
 def build(sizes: Sizes, tokenizer: Tokenizer) -> Decoder:
     """Build a small decoder of the Llama kind."""
+    llama: dict[str, Any] = {"norm": "rms", "activation": "silu", "gated": True, "bias": False}
     return tools.decoder(
-        d_model=sizes.d_model,
-        n_heads=4,
-        d_ff=3 * sizes.d_model,
-        n_decoder_layers=2,
-        norm="rms",
-        norm_position="pre",
-        positions="rotary",
-        activation="silu",
-        gated=True,
-        bias=False,
-        max_length=64,
         **special_ids(tokenizer),
+        d_model=sizes.d_model,
+        d_ff=3 * sizes.d_model,
+        n_layers=2,
+        positions="rotary",
+        max_length=64,
+        **llama,
     )
 
 
@@ -195,15 +183,13 @@ def examined(world: World, sizes: Sizes) -> dict[str, Examined]:
     return results
 
 
-def measured_with(sizes: Sizes, settings: Settings) -> Measured:
-    """Measure all seeds at these sizes."""
-    seeds = range(settings.seed, settings.seed + sizes.seeds)
+def measure(settings: Settings) -> Measured:
+    """Pre-train, tune, and ask, for each seed."""
+    sizes = settings.pick(Sizes(), Sizes(120, 90, 8000, 1200, 600, 96))
     runs = []
-    with torch.random.fork_rng(devices=[]):
-        for seed in seeds:
-            settings.tell(f"plain text, then instructions: seed {seed}")
-            world = World(seed, sizes.people, sizes.asked_about)
-            runs.append(examined(world, sizes))
+    for seed in settings.seeds(3, 5):
+        settings.tell(f"plain text, then instructions: seed {seed}")
+        runs.append(examined(World(seed, sizes.people, sizes.asked_about), sizes))
 
     def by_kind(figure: str, arm: str) -> dict[str, list[float]]:
         return {kind: [getattr(run[arm], figure)[kind] for run in runs] for kind in KINDS}
@@ -218,38 +204,24 @@ def measured_with(sizes: Sizes, settings: Settings) -> Measured:
     )
 
 
-def measure(settings: Settings) -> Measured:
-    """Pre-train, tune, and ask."""
-    return measured_with(settings.pick(Sizes(), Sizes(120, 90, 8000, 1200, 600, 96, 5)), settings)
-
-
 def tables(m: Measured) -> list[Table]:
     """Right answers by arm and kind of question, and what happened to plain text."""
-    answered = [
-        (
-            arm,
-            f"{m.steps[arm]:,}",
-            *(tools.plus_minus(m.exact[arm][kind]) for kind in KINDS),
-            tools.plus_minus(m.mentions[arm][BOTH]),
-        )
-        for arm in ARMS
-    ]
 
     def perplexity(values: list[float]) -> str:
         return tools.plus_minus(values, 2) if max(values) < 1000 else "over 1,000"
 
-    return [
-        Table(
-            say("answers", chance=CHANCE),
-            ("learnt from", "steps", *KINDS, "mentions it"),
-            answered,
-        ),
-        Table(
-            say("plain"),
-            ("learnt from", "right last words", "perplexity"),
-            [(arm, tools.plus_minus(m.gaps[arm]), perplexity(m.perplexity[arm])) for arm in ARMS],
-        ),
-    ]
+    answers = {
+        "learnt from": "{0}",
+        "steps": lambda arm: f"{m.steps[arm]:,}",
+        **{kind: lambda arm, kind=kind: tools.plus_minus(m.exact[arm][kind]) for kind in KINDS},
+        "mentions it": lambda arm: tools.plus_minus(m.mentions[arm][BOTH]),
+    }
+    plain = {
+        "learnt from": "{0}",
+        "right last words": lambda arm: tools.plus_minus(m.gaps[arm]),
+        "perplexity": lambda arm: perplexity(m.perplexity[arm]),
+    }
+    return [say.table("answers", answers, ARMS, chance=CHANCE), say.table("plain", plain, ARMS)]
 
 
 def draw(m: Measured) -> Figure:
@@ -280,33 +252,20 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Did answers come, also to what was not tuned on, and from the knowledge of plain text?"""
-
-    def right(arm: str, kind: str) -> Interval:
-        return Interval.percent(m.exact[arm][kind])
-
-    steps = (AFTER, BEFORE)
+    people, words, both = (
+        Figures({arm: Interval.percent(m.exact[arm][kind]) for arm in ARMS}) for kind in KINDS
+    )
+    plain = Figures({arm: Interval.of(m.perplexity[arm]) for arm in (BEFORE, AFTER)})
     return say.verdict(
-        {
-            "before": [
-                compare(right(BEFORE, kind), "<", CHANCE, (kind, "chance")) for kind in KINDS
-            ],
-            "after": compare(right(AFTER, NEW_PEOPLE), ">", right(BEFORE, NEW_PEOPLE), steps),
-            "wordings": compare(
-                right(AFTER, NEW_WORDS), ">", right(ALONE, NEW_WORDS), (AFTER, ALONE)
-            ),
-            "both": compare(right(AFTER, BOTH), ">", ENOUGH, (BOTH, "")),
-            "knowledge": compare(
-                right(AFTER, NEW_PEOPLE), ">", right(ALONE, NEW_PEOPLE), (AFTER, ALONE)
-            ),
-            "kept": compare(
-                Interval.of(m.perplexity[AFTER]),
-                "<",
-                Interval.of(m.perplexity[BEFORE]),
-                steps,
-                margin=-0.05,
-                form=".2f",
-            ),
-        },
+        before=[
+            compare(right[BEFORE], "<", CHANCE, (kind, "chance"))
+            for kind, right in zip(KINDS, (people, words, both), strict=True)
+        ],
+        after=people.compare(AFTER, ">", BEFORE),
+        wordings=words.compare(AFTER, ">", ALONE),
+        both=compare(both[AFTER], ">", ENOUGH, BOTH),
+        knowledge=people.compare(AFTER, ">", ALONE),
+        kept=plain.compare(AFTER, "<", BEFORE, margin=-0.05, form=".2f"),
     )
 
 

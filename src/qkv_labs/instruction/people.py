@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 
+from qkv_labs.texts import read
+
 NEW_PEOPLE, NEW_WORDS, BOTH = "new people", "new wordings", "both new"
 KINDS = (NEW_PEOPLE, NEW_WORDS, BOTH)
 
@@ -14,32 +16,13 @@ KINDS = (NEW_PEOPLE, NEW_WORDS, BOTH)
 class Relation:
     """A kind of fact: its values, sentences that state it, and questions that ask for it."""
 
-    values: tuple[str, ...]
-    said: tuple[str, ...]
-    asked: tuple[str, ...]  # in tuning
-    asked_anew: tuple[str, ...]  # in words of plain text that the tuning questions do not have
+    values: list[str]
+    said: list[str]
+    asked: list[str]  # in tuning
+    asked_anew: list[str]  # in words of plain text that the tuning questions do not have
 
 
-RELATIONS = (
-    Relation(
-        ("oslo", "lima", "cairo", "rome", "delhi", "quito", "paris", "tokyo", "perth", "sofia"),
-        ("{p} lives in {v}.", "{p} has a house in {v}.", "The home of {p} is {v}."),
-        ("Where does {p} live?", "Name the city of {p}.", "In which city has {p} a house?"),
-        ("Which city is the home of {p}?", "What is the home of {p}?"),
-    ),
-    Relation(
-        ("goat", "horse", "cat", "crow", "sheep", "snake", "mule", "duck", "camel", "hare"),
-        ("{p} keeps a {v}.", "{p} has a beast, a {v}.", "The pet of {p} is a {v}."),
-        ("What does {p} keep?", "Name the animal of {p}.", "Which beast has {p}?"),
-        ("Which animal is the pet of {p}?", "What is the pet of {p}?"),
-    ),
-    Relation(
-        ("baker", "judge", "nurse", "miner", "tailor", "sailor", "poet", "farmer", "cook", "spy"),
-        ("{p} works as a {v}.", "{p} has a job as a {v}.", "The trade of {p} is {v}."),
-        ("What does {p} work as?", "Name the work of {p}.", "Which job has {p}?"),
-        ("Which work is the trade of {p}?", "What is the trade of {p}?"),
-    ),
-)
+RELATIONS = [Relation(**relation) for relation in read("instruction/world.toml")["relations"]]
 
 Question = tuple[str, str]  # and its answer
 

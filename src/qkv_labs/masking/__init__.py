@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.config import TokenizerConfig
+from qkv.data import frame
 from qkv.demo import PATTERNS as GRAMMAR
 from qkv.model import Encoder, pool
 from qkv.text import train_tokenizer
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, error_bars, new_figure
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.masking.documents import TOPICS
 from qkv_labs.masking.pairs import STARTS, TASKS, PairSizes, pages_of, worth
 from qkv_labs.masking.rows import Rows, Special, hide, small_encoder
@@ -27,15 +28,11 @@ from qkv_labs.texts import Texts
 say = Texts("masking")
 
 PATTERNS = (  # few words, so that a small encoder gets to know them soon
-    "identity",
-    "person_quality",
-    "comparison",
-    "location",
-    "having_family",
-    "feeling_for_people",
+    *("identity", "person_quality", "comparison", "location"),
+    *("having_family", "feeling_for_people"),
 )
 RATES = (0.05, 0.15, 0.30, 0.50, 0.80)
-USUAL = RATES.index(0.15)
+USUAL = 0.15
 CHANCE = (50.0, 50.0, 100 / len(TOPICS))  # of each of `TASKS`
 
 
@@ -47,7 +44,6 @@ class Sizes:
     steps: int = 200
     rows: int = 60
     labelled: int = 2000  # sentences that the probe learns from
-    seeds: int = 3
     width: int = 48
 
 
@@ -71,7 +67,7 @@ class Work:
 
     def rows(self, texts: Sequence[Text]) -> Rows:
         """Lay texts in rows."""
-        return Rows.of([self.special.frame(text.ids) for text in texts], self.special)
+        return Rows.of([frame(text.ids, None, self.special) for text in texts], self.special)
 
     def hide(
         self, rows: Rows, share: float, random: np.random.Generator, **how: float
@@ -110,7 +106,7 @@ def texts_of(sizes: Sizes) -> Work:
 
 def filling(work: Work, rate: float, seed: int) -> Encoder:
     """Train an encoder to predict this share of single sentences' tokens."""
-    model = tools.encoder(seed, **small_encoder(work.vocab_size, work.sizes.width, work.special))
+    model = small_encoder(work.vocab_size, work.sizes.width, work.special, seed)
     order, random = Random(seed), np.random.default_rng(seed)
 
     def loss(step: int) -> Tensor:
@@ -153,24 +149,23 @@ def probed(model: Encoder, work: Work) -> float:
 
 def measure(settings: Settings) -> Measured:
     """Train with all rates, then tune all starts."""
-    sizes = settings.pick(Sizes(), Sizes(each=3000, steps=1500, seeds=5))
-    pair_sizes = settings.pick(PairSizes(), PairSizes(steps=1500, tune_steps=200, seeds=6))
-    work, first = texts_of(sizes), settings.seed
-    fills, probes = [], []
+    sizes = settings.pick(Sizes(), Sizes(each=3000, steps=1500))
+    pair_sizes = settings.pick(PairSizes(), PairSizes(steps=1500, tune_steps=200))
+    work, fills, probes = texts_of(sizes), [], []
     for rate in RATES:
         settings.tell(f"hiding {rate:.0%}")
-        models = [filling(work, rate, seed) for seed in range(first, first + sizes.seeds)]
+        models = [filling(work, rate, seed) for seed in settings.seeds(3, 5)]
         fills.append([filled(model, work) for model in models])
         probes.append([probed(model, work) for model in models])
     pages, results = pages_of(pair_sizes), []
-    for seed in range(first, first + pair_sizes.seeds):
+    for seed in settings.seeds(4, 6):
         settings.tell(f"pairs and fine-tuning, seed {seed}")
         results.append(worth(pages, seed))
+    told, right = zip(*results, strict=True)
     tasks = [
-        [[result.right[task][start] for result in results] for start in range(len(STARTS))]
-        for task in range(len(TASKS))
+        [list(start) for start in zip(*task, strict=True)] for task in zip(*right, strict=True)
     ]
-    return Measured(fills, probes, tools.column(results, "told"), tasks)
+    return Measured(fills, probes, list(told), tasks)
 
 
 def tables(m: Measured) -> list[Table]:
@@ -180,18 +175,11 @@ def tables(m: Measured) -> list[Table]:
         lines = zip(names, *columns, strict=True)
         return [(name, *map(tools.plus_minus, row)) for name, *row in lines]
 
-    chance = ("chance", *(f"{share:.1f}" for share in CHANCE))
+    rates = rows([f"{rate:.0%}" for rate in RATES], m.filled, m.probed)
+    starts = [*rows(STARTS, *m.tasks), ("chance", *(f"{share:.1f}" for share in CHANCE))]
     return [
-        Table(
-            say("rates"),
-            ("hidden", "fill, 15 % hidden", "linear probe: pattern"),
-            rows([f"{rate:.0%}" for rate in RATES], m.filled, m.probed),
-        ),
-        Table(
-            say("starts", told=tools.plus_minus(m.told)),
-            ("start", *TASKS),
-            [*rows(STARTS, *m.tasks), chance],
-        ),
+        say.table("rates", ("hidden", "fill, 15 % hidden", "linear probe: pattern"), rates),
+        say.table("starts", ("start", *TASKS), starts, told=tools.plus_minus(m.told)),
     ]
 
 
@@ -222,35 +210,23 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Does hiding 15 % teach, does another rate teach more, and what do pairs add?"""
-    usual = Interval.percent(m.filled[USUAL])
-    others = [index for index in range(len(RATES)) if index != USUAL]
-    best = max(others, key=lambda index: fmean(m.filled[index]))
+    filled = {rate: Interval.percent(seeds) for rate, seeds in zip(RATES, m.filled, strict=True)}
+    others = [rate for rate in RATES if rate != USUAL]
+    best = max(others, key=lambda rate: filled[rate].middle)
     none, masks, pairs = STARTS
-
-    def right(task: str, start: str) -> Interval:
-        return Interval.percent(m.tasks[TASKS.index(task)][STARTS.index(start)])
-
-    person, mood, topic = TASKS
+    person, mood, topic = (
+        Figures(zip(STARTS, map(Interval.percent, starts), strict=True)) for starts in m.tasks
+    )
     return say.verdict(
-        {
-            "teaches": compare(Interval.percent(m.probed[USUAL]), ">", 90, ("15%", "")),
-            "tuned": [
-                compare(right(task, masks), ">", right(task, none), (f"{task} {masks}", none))
-                for task in (person, mood)
-            ],
-            "rate": compare(
-                Interval.percent(m.filled[best]),
-                "<",
-                usual,
-                (f"{RATES[best]:.0%}", "15%"),
-                margin=-1,
-            ),
-            "person": compare(right(person, pairs), ">", right(person, masks), (pairs, masks)),
-            "mood": compare(right(mood, pairs), ">", right(mood, masks), (pairs, masks)),
-            "single": compare(
-                right(topic, pairs), ">", right(topic, masks), (pairs, masks), margin=-5
-            ),
-        },
+        teaches=compare(Interval.percent(m.probed[RATES.index(USUAL)]), ">", 90, f"{USUAL:.0%}"),
+        tuned=[
+            compare(right[masks], ">", right[none], (f"{task} {masks}", none))
+            for task, right in zip(TASKS[:2], (person, mood), strict=True)
+        ],
+        rate=compare(filled[best], "<", filled[USUAL], (f"{best:.0%}", f"{USUAL:.0%}"), margin=-1),
+        person=person.compare(pairs, ">", masks),
+        mood=mood.compare(pairs, ">", masks),
+        single=topic.compare(pairs, ">", masks, margin=-5),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 
 NAMES = ("anna", "ben", "carla", "david", "emma", "frank", "gina", "hugo", "ines", "jonas")
@@ -15,19 +16,12 @@ TOPICS = (  # what is done, and with what
     ("plays sings hums hears tunes records", "song tune violin drum waltz piano"),
     ("drives parks mends sells washes rents", "car truck van bus tram engine"),
 )
-MOODS = (
-    "gladly happily proudly",
-    "sadly angrily wearily",
-)
+MOODS = ("gladly happily proudly", "sadly angrily wearily")
 SPECIAL = ("<pad>", "<s>", "</s>", "<mask>")
 
 
-def _words() -> tuple[str, ...]:
-    classes = [*(part for topic in TOPICS for part in topic), *MOODS]
-    return (*SPECIAL, *NAMES, *TIMES, *" ".join(classes).split())
-
-
-WORDS = _words()
+CLASSES = [*chain.from_iterable(TOPICS), *MOODS]
+WORDS = (*SPECIAL, *NAMES, *TIMES, *" ".join(CLASSES).split())
 IDS = {word: number for number, word in enumerate(WORDS)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from random import Random
 from typing import Any
 
@@ -13,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.data import Framed, frame
 from qkv.model import Encoder
 from qkv_labs import tools
 from qkv_labs.masking.documents import SPECIAL, TOPICS, WORDS, Document, Line, documents
-from qkv_labs.masking.rows import Framed, Rows, Special, hide, small_encoder
+from qkv_labs.masking.rows import Rows, Special, hide, small_encoder
 
 STARTS = ("no pre-training", "masks", "masks + pairs")
 TASKS = ("pair: same person?", "pair: same mood?", "single: which topic?")
@@ -37,7 +39,6 @@ class PairSizes:
     pair_labels: int = 400
     single_labels: int = 40
     judged: int = 1000  # examples of each task
-    seeds: int = 4
     width: int = 48
 
 
@@ -51,7 +52,7 @@ class Pages:
 
     def build(self, seed: int, **settings: Any) -> Encoder:
         """Build an encoder with the first weights of a seed."""
-        return tools.encoder(seed, **small_encoder(len(WORDS), self.sizes.width, IDS) | settings)
+        return small_encoder(len(WORDS), self.sizes.width, IDS, seed, **settings)
 
 
 def pages_of(sizes: PairSizes) -> Pages:
@@ -78,11 +79,7 @@ def asked_pairs(
     pages: Sequence[Document], asked: str, kept: Sequence[str], n: int, random: Random
 ) -> list[Pair]:
     """Draw sentences alike in what is `kept`; half of them are alike in what is asked."""
-
-    def key(line: Line) -> tuple[int, ...]:
-        return tuple(getattr(line, name) for name in kept)
-
-    groups: dict[tuple[int, ...], list[Line]] = defaultdict(list)
+    key, groups = attrgetter(*kept), defaultdict[Any, list[Line]](list)
     lines = [line for document in pages for line in document]
     for line in lines:
         groups[key(line)].append(line)
@@ -97,7 +94,7 @@ def asked_pairs(
 
 def framed_pairs(pairs: Sequence[Pair]) -> Examples:
     """Frame two sentences in one sequence, with whether the answer is yes."""
-    framed = [IDS.frame(first.ids, second.ids) for first, second, _ in pairs]
+    framed = [frame(first.ids, second.ids, IDS) for first, second, _ in pairs]
     return framed, [label for *_, label in pairs]
 
 
@@ -145,27 +142,19 @@ class Task:
 
 def tasks_of(pages: Pages, seed: int) -> tuple[Task, ...]:
     """Draw each of `TASKS`: the seed draws the labelled examples, and all are judged alike."""
-    sizes, tasks = pages.sizes, []
-    splits = ((pages.train, Random(seed), False), (pages.held_out, Random(1), True))
+    sizes, tasks, random, fixed = pages.sizes, [], Random(seed), Random(1)
     # The topic is the same in all pairs, so that what tells neighbours best does not help.
     for asked, kept in (("person", ["topic"]), ("mood", ["topic", "person"])):
-        train, held_out = (
-            framed_pairs(
-                asked_pairs(split, asked, kept, sizes.judged if last else sizes.pair_labels, random)
-            )
-            for split, random, last in splits
-        )
-        tasks.append(Task(2, train, held_out))
-    train, held_out = (
-        _topics(split, sizes.judged if last else sizes.single_labels, random)
-        for split, random, last in splits
-    )
-    return (*tasks, Task(len(TOPICS), train, held_out))
+        train = asked_pairs(pages.train, asked, kept, sizes.pair_labels, random)
+        held_out = asked_pairs(pages.held_out, asked, kept, sizes.judged, fixed)
+        tasks.append(Task(2, framed_pairs(train), framed_pairs(held_out)))
+    singles = _topics(pages.train, sizes.single_labels, random)
+    return (*tasks, Task(len(TOPICS), singles, _topics(pages.held_out, sizes.judged, fixed)))
 
 
 def _topics(pages: Sequence[Document], n: int, random: Random) -> Examples:
     lines = random.sample([line for document in pages for line in document], n)
-    return [IDS.frame(line.ids) for line in lines], [line.topic for line in lines]
+    return [frame(line.ids, None, IDS) for line in lines], [line.topic for line in lines]
 
 
 def tuned(start: Encoder, task: Task, pages: Pages, seed: int) -> float:
@@ -191,19 +180,14 @@ def tuned(start: Encoder, task: Task, pages: Pages, seed: int) -> float:
     return 100 * float(right.float().mean())
 
 
-@dataclass(frozen=True)
-class Worth:
-    """The results of one seed: the objective itself, and each task from each of `STARTS`."""
+def worth(pages: Pages, seed: int) -> tuple[float, list[list[float]]]:
+    """Pre-train with and without the pair objective, then tune every start for every task.
 
-    told: float
-    right: list[list[float]]  # for each of `TASKS`, for each of `STARTS`
-
-
-def worth(pages: Pages, seed: int) -> Worth:
-    """Pre-train with and without the pair objective, then tune every start for every task."""
+    Return the accuracy of the objective itself, and that of each of `TASKS` from each of `STARTS`.
+    """
     without, with_pairs = (paired(pages, both, seed) for both in (False, True))
     starts = (pages.build(seed), without, with_pairs)
     right = [
         [tuned(start, task, pages, seed) for start in starts] for task in tasks_of(pages, seed)
     ]
-    return Worth(told(with_pairs, pages), right)
+    return told(with_pairs, pages), right

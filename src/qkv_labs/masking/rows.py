@@ -10,28 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.data import Framed, Specials
 from qkv.model import Encoder, Layout
 from qkv_labs import tools
 
-Framed = tuple[list[int], list[int]]  # tokens with BOS and EOS, and the segment of each
-
 
 @dataclass(frozen=True)
-class Special:
+class Special(Specials):
     """The ids of the tokens that are not text."""
 
-    pad: int
-    bos: int
-    eos: int
     mask: int
     others: tuple[int, ...] = ()
-
-    def frame(self, first: Sequence[int], second: Sequence[int] | None = None) -> Framed:
-        """Put special tokens around one text or two."""
-        tokens = [self.bos, *first, self.eos]
-        if second is None:
-            return tokens, [0] * len(tokens)
-        return [*tokens, *second, self.eos], [0] * len(tokens) + [1] * (len(second) + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,33 +34,22 @@ class Rows:
     @classmethod
     def of(cls, framed: Sequence[Framed], special: Special) -> Rows:
         """Lay texts in rows."""
-        tokens = [ids for ids, _ in framed]
-        segments = tools.padded([segments for _, segments in framed], 0)
-        return cls(tools.padded(tokens, special.pad), segments, tools.lengths(tokens))
+        tokens, segments = (tools.column(framed, name) for name in ("tokens", "segments"))
+        padded = tools.padded(tokens, special.pad), tools.padded(segments, 0)
+        return cls(*padded, tools.lengths(tokens))
 
     def hidden(self, model: Encoder) -> Tensor:
         """Return an encoder's vectors of the texts, (B, T, D)."""
         return model.hidden(self.tokens, self.layout, self.segments)
 
 
-def small_encoder(vocab_size: int, width: int, special: Special) -> dict[str, Any]:
-    """Return the settings of an encoder of two blocks that predicts hidden tokens and pairs."""
-    return {
-        "vocab_size": vocab_size,
-        "d_model": width,
-        "n_heads": 4,
-        "d_ff": 2 * width,
-        "n_encoder_layers": 2,
-        "n_segments": 2,
-        "max_length": 64,
-        "norm_position": "pre",
-        "head": "masked",
-        "pooling": "mean",
-        "pair_head": True,
-        "pad_id": special.pad,
-        "bos_id": special.bos,
-        "eos_id": special.eos,
-    }
+def small_encoder(
+    vocab_size: int, width: int, special: Special, seed: int, **settings: Any
+) -> Encoder:
+    """Build an encoder of two blocks that predicts hidden tokens and pairs."""
+    heads: dict[str, Any] = {"head": "masked", "pooling": "mean", "pair_head": True, **settings}
+    ids = {"pad_id": special.pad, "bos_id": special.bos, "eos_id": special.eos}
+    return tools.encoder(vocab_size, width, 2, seed, n_segments=2, max_length=64, **ids, **heads)
 
 
 def hide(

@@ -18,7 +18,7 @@ from qkv.demo import demo_corpus
 from qkv.model import Decoder, Layout, Mask, equation, fast, use_path
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.texts import Texts
 
 say = Texts("masks")
@@ -27,7 +27,6 @@ PAD, BOS, EOS = 0, 1, 2
 LONGEST = 24  # words that a model may write
 SAME = 1e-6
 ROUNDING = 1e-5  # what fused kernels may differ by in single precision
-D_MODEL = 64
 EVERY = 20  # steps to a point of a curve
 
 
@@ -158,19 +157,9 @@ def write(model: Decoder, rows: int, generator: torch.Generator) -> list[list[in
 
 def build(n_words: int, masked: bool, seed: int) -> Decoder:
     """Build a decoder with or without its causal mask."""
+    special = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
     model = tools.decoder(
-        seed,
-        vocab_size=n_words,
-        d_model=D_MODEL,
-        n_heads=4,
-        d_ff=2 * D_MODEL,
-        n_decoder_layers=2,
-        positions="learned",
-        max_length=LONGEST + 8,
-        norm_position="pre",
-        pad_id=PAD,
-        bos_id=BOS,
-        eos_id=EOS,
+        n_words, 64, 2, seed, positions="learned", max_length=LONGEST + 8, **special
     )
     model.decoder.causal = masked
     return model
@@ -278,70 +267,57 @@ def measure(settings: Settings) -> Measured:
 ARMS = {"causal mask": True, "no mask": False}
 
 
+def seeds_of(m: Measured, arm: str, field: str) -> list[Any]:
+    """Return a figure of an arm, one value a seed."""
+    return tools.column(tools.where(m.trained, masked=ARMS[arm]), field)
+
+
 def tables(m: Measured) -> list[Table]:
     """Forms, rows that see nothing, leaks, trainings."""
-    columns = (("held", 2, 1), ("alone", 2, 1), ("sound", 0, 100))
-    learnt = [
-        (
-            name,
-            *(
-                tools.plus_minus(tools.column(tools.where(m.trained, masked=masked), field), *how)
-                for field, *how in columns
-            ),
-        )
-        for name, masked in ARMS.items()
-    ]
+    forms = {
+        "mask": "{0.mask}",
+        "precision": "{0.precision}",
+        "boolean": lambda form: tools.tiny(form.boolean),
+        "fused kernel": lambda form: tools.tiny(form.fast),
+    }
+    leaks = {
+        "what changes": "{0.change}",
+        "path": "{0.path}",
+        "with mask": lambda leak: tools.tiny(leak.hidden),
+        "without": lambda leak: tools.tiny(leak.shown),
+    }
+    learnt = {
+        "training": "{0}",
+        "loss": lambda arm: tools.plus_minus(seeds_of(m, arm, "held"), 2),
+        "no future there": lambda arm: tools.plus_minus(seeds_of(m, arm, "alone"), 2),
+        "sound (%)": lambda arm: tools.plus_minus(seeds_of(m, arm, "sound"), 0, 100),
+    }
     return [
-        Table.of(
-            say("forms"),
-            m.forms,
-            {
-                "mask": "{0.mask}",
-                "precision": "{0.precision}",
-                "boolean": lambda form: tools.tiny(form.boolean),
-                "fused kernel": lambda form: tools.tiny(form.fast),
-            },
-        ),
-        Table(say("blind"), ("way", "gives"), [*m.blind.items()]),
-        Table.of(
-            say("leaks"),
-            m.leaks,
-            {
-                "what changes": "{0.change}",
-                "path": "{0.path}",
-                "with mask": lambda leak: tools.tiny(leak.hidden),
-                "without": lambda leak: tools.tiny(leak.shown),
-            },
-        ),
-        Table(
-            say("learnt"),
-            ("training", "loss", "no future there", "sound (%)"),
-            learnt,
-        ),
+        say.table("forms", forms, m.forms),
+        say.table("blind", ("way", "gives"), m.blind.items()),
+        say.table("leaks", leaks, m.leaks),
+        say.table("learnt", learnt, ARMS),
     ]
 
 
 def draw(m: Measured) -> Figure:
     """Training loss, loss with no future in sight, and what the models write."""
     figure, (left, right) = new_figure(9.0, 3.8, ncols=2, width_ratios=(1.3, 1))
-    for index, (label, masked) in enumerate(ARMS.items()):
-        arms, colour = tools.where(m.trained, masked=masked), COLOURS[index]
-        for number, arm in enumerate(arms):
-            steps = [EVERY * (at + 0.5) for at in range(len(arm.curve))]
+    for index, label in enumerate(ARMS):
+        curves, colour = seeds_of(m, label, "curve"), COLOURS[index]
+        for number, curve in enumerate(curves):
+            steps = [EVERY * (at + 0.5) for at in range(len(curve))]
             name = f"{label}: training" if number == 0 else None
-            left.plot(steps, arm.curve, color=colour, alpha=0.7, label=name)
-        x = [EVERY * len(arms[0].curve) * 1.03] * len(arms)
+            left.plot(steps, curve, color=colour, alpha=0.7, label=name)
+        x = [EVERY * len(curves[0]) * 1.03] * len(curves)
         name = f"{label}: new text, no future there"
-        left.plot(x, tools.column(arms, "alone"), MARKERS[index], color=colour, label=name)
+        left.plot(x, seeds_of(m, label, "alone"), MARKERS[index], color=colour, label=name)
     left.set(xlabel="step", ylabel="loss (nats a word)", ylim=(0, None))
     left.set_title("Loss in training, and where the future is truly absent")
     left.legend()
     bars = {
         "new sentences\nof the corpus": m.sound_real,
-        **{
-            name: tools.mean(tools.where(m.trained, masked=masked), "sound")
-            for name, masked in ARMS.items()
-        },
+        **{arm: fmean(seeds_of(m, arm, "sound")) for arm in ARMS},
         "random words": m.sound_random,
     }
     colours = (COLOURS[7], COLOURS[0], COLOURS[1], COLOURS[7])
@@ -357,26 +333,20 @@ def judge(m: Measured) -> Verdict:
     """Do the ways agree, does nothing leak, and is nothing learnt without the mask?"""
     gap = max(max(form.boolean, form.fast) for form in m.forms)
     hidden, shown = (max(tools.column(m.leaks, name)) for name in ("hidden", "shown"))
-
-    def trained(field: str, masked: bool, scale: float = 1) -> Interval:
-        return Interval.of(tools.column(tools.where(m.trained, masked=masked), field), scale)
-
-    sides = ("no mask", "causal mask")
+    held, alone, sound = (
+        Figures({arm: Interval.of(seeds_of(m, arm, field), scale) for arm in ARMS})
+        for field, scale in (("held", 1), ("alone", 1), ("sound", 100))
+    )
+    masked, unmasked = ARMS
     return say.verdict(
-        {
-            "ways": compare(gap, "<", ROUNDING, form=".1g"),
-            "hides": [
-                compare(hidden, "<", SAME, ("with mask", ""), form=".1g"),
-                compare(shown, ">", SAME, ("without", ""), form=".1g"),
-            ],
-            "peeks": compare(trained("held", False), "<", trained("held", True), sides, form=".2f"),
-            "useless": compare(
-                trained("alone", False), ">", trained("alone", True), sides, form=".2f"
-            ),
-            "writes": compare(
-                trained("sound", False, 100), "<", trained("sound", True, 100), sides
-            ),
-        },
+        ways=compare(gap, "<", ROUNDING, form=".1g"),
+        hides=[
+            compare(hidden, "<", SAME, "with mask", form=".1g"),
+            compare(shown, ">", SAME, "without", form=".1g"),
+        ],
+        peeks=held.compare(unmasked, "<", masked, form=".2f"),
+        useless=alone.compare(unmasked, ">", masked, form=".2f"),
+        writes=sound.compare(unmasked, "<", masked),
     )
 
 

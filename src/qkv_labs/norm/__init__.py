@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import product
 from statistics import fmean
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from qkv.model import Encoder, Layout, Residual
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.texts import Texts
 
 say = Texts("norm")
@@ -79,19 +81,14 @@ class Measured:
 def build(kind: str, n_layers: int = SHALLOW) -> Encoder:
     """Build a stack with this norm everywhere; nothing else differs."""
     name, _, position = kind.partition(" ")
+    settings: dict[str, Any] = {
+        "norm": "rms" if name == "RMSNorm" else "layer",
+        "norm_position": "post" if position == "post" else "pre",
+        "positions": "rotary",
+        "embedding_scale": False,
+    }
     model = tools.encoder(
-        positions="rotary",
-        vocab_size=1 + N_WORDS,
-        d_model=D_MODEL,
-        n_heads=4,
-        d_ff=2 * D_MODEL,
-        n_encoder_layers=n_layers,
-        max_length=2 * LONGEST,
-        head="token",
-        n_labels=1 + N_WORDS,
-        embedding_scale=False,
-        norm="rms" if name == "RMSNorm" else "layer",
-        norm_position="post" if position == "post" else "pre",
+        1 + N_WORDS, D_MODEL, n_layers, n_labels=1 + N_WORDS, max_length=2 * LONGEST, **settings
     )
     if name in ("no", "BatchNorm"):
         for module in model.modules():
@@ -154,13 +151,10 @@ def change(model: Encoder, training: bool) -> tuple[float, float]:
         return fresh.hidden(words, Layout(lengths))[0, : int(lengths[0])]
 
     alone = vectors(words, lengths)
-    mates, padded = (
-        vectors(other_words, other_lengths),
-        vectors(F.pad(words, (0, LONGEST)), lengths),
-    )
-    return float((mates - alone).norm() / alone.norm()), float(
-        (padded - alone).norm() / alone.norm()
-    )
+    mates = vectors(other_words, other_lengths)
+    padded = vectors(F.pad(words, (0, LONGEST)), lengths)
+    moved = [float((changed - alone).norm() / alone.norm()) for changed in (mates, padded)]
+    return moved[0], moved[1]
 
 
 def measure_training(settings: Settings) -> tuple[list[Trained], dict[str, Encoder]]:
@@ -174,11 +168,10 @@ def measure_training(settings: Settings) -> tuple[list[Trained], dict[str, Encod
         for kind in kinds:
             settings.tell(f"training: {kind}, {n_layers} layers")
             accuracies: dict[str, list[float]] = {f"{rate:g}": [] for rate in RATES[n_layers]}
-            for rate in RATES[n_layers]:
-                for seed in some:
-                    model = train(kind, rate, seed, steps, n_layers=n_layers)
-                    accuracies[f"{rate:g}"].append(right(model, BATCHES[0], training=False))
-                    models.setdefault(kind, model)
+            for rate, seed in product(RATES[n_layers], some):
+                model = train(kind, rate, seed, steps, n_layers=n_layers)
+                accuracies[f"{rate:g}"].append(right(model, BATCHES[0], training=False))
+                models.setdefault(kind, model)
             trained.append(Trained(kind, n_layers, accuracies))
     return trained, models
 
@@ -197,18 +190,17 @@ def measure_gap(kind: str, rows: int, settings: Settings) -> Gap:
 
 def measure(settings: Settings) -> Measured:
     """Train with each norm, measure what neighbours change, then make batches small."""
-    with torch.random.fork_rng():
-        trained, models = measure_training(settings)
-        changes = [
-            Change(kind, training, *change(model, training))
-            for kind, model in models.items()
-            for training in (True, False)
-        ]
-        gaps = [
-            measure_gap(kind, rows, settings)
-            for kind in ("LayerNorm pre", "BatchNorm pre")
-            for rows in BATCHES
-        ]
+    trained, models = measure_training(settings)
+    changes = [
+        Change(kind, training, *change(model, training))
+        for kind, model in models.items()
+        for training in (True, False)
+    ]
+    gaps = [
+        measure_gap(kind, rows, settings)
+        for kind in ("LayerNorm pre", "BatchNorm pre")
+        for rows in BATCHES
+    ]
     return Measured(trained, changes, gaps)
 
 
@@ -218,43 +210,30 @@ def _rates(m: Measured) -> list[str]:
 
 def tables(m: Measured) -> list[Table]:
     """Accuracy by rate, what neighbours change, and small batches."""
+
+    def at(arm: Trained, rate: str) -> str:
+        return tools.percent(arm.accuracies[rate]) if rate in arm.accuracies else "–"
+
+    rates = _rates(m)
     learnt = [
-        (
-            arm.kind,
-            str(arm.n_layers),
-            *(
-                tools.percent(arm.accuracies[rate]) if rate in arm.accuracies else "–"
-                for rate in _rates(m)
-            ),
-        )
-        for arm in m.trained
+        (arm.kind, str(arm.n_layers), *(at(arm, rate) for rate in rates)) for arm in m.trained
     ]
+    changes = {
+        "norm": "{0.kind}",
+        "mode": lambda change: "training" if change.training else "use",
+        "other batch-mates": lambda change: tools.tiny(change.mates),
+        "more padding": lambda change: tools.tiny(change.padding),
+    }
+    modes = {
+        "norm": "{0.kind}",
+        "sentences a batch": "{0.batch}",
+        "training": lambda gap: tools.percent(gap.training),
+        "use": lambda gap: tools.percent(gap.use),
+    }
     return [
-        Table(
-            say("learnt"),
-            ("norm", "layers", *(f"rate {rate}" for rate in _rates(m))),
-            learnt,
-        ),
-        Table.of(
-            say("changes"),
-            m.changes,
-            {
-                "norm": "{0.kind}",
-                "mode": lambda change: "training" if change.training else "use",
-                "other batch-mates": lambda change: tools.tiny(change.mates),
-                "more padding": lambda change: tools.tiny(change.padding),
-            },
-        ),
-        Table.of(
-            say("modes"),
-            m.gaps,
-            {
-                "norm": "{0.kind}",
-                "sentences a batch": "{0.batch}",
-                "training": lambda gap: tools.percent(gap.training),
-                "use": lambda gap: tools.percent(gap.use),
-            },
-        ),
+        say.table("learnt", ("norm", "layers", *(f"rate {rate}" for rate in rates)), learnt),
+        say.table("changes", changes, m.changes),
+        say.table("modes", modes, m.gaps),
     ]
 
 
@@ -300,35 +279,26 @@ def right_at(m: Measured, kind: str, n_layers: int, rate: float | None = None) -
 def judge(m: Measured) -> Verdict:
     """Are norms needed for training, and which of them depend on the rest of the batch?"""
     none, layer, batch = "no norm", "LayerNorm pre", "BatchNorm pre"
+    best = Figures({kind: right_at(m, kind, SHALLOW) for kind in KINDS})
+    high = Figures({kind: right_at(m, kind, SHALLOW, HIGH) for kind in KINDS})
+    deep = Figures({kind: right_at(m, kind, DEEP) for kind in (none, layer)})
     alone, mixed = (tools.where(m.changes, training=True, kind=kind)[0] for kind in (layer, batch))
-    use = {(gap.kind, gap.batch): Interval.percent(gap.use, 100) for gap in m.gaps}
-    large, small = BATCHES
+    large, small = (
+        Figures({gap.kind: Interval.percent(gap.use, 100) for gap in tools.where(m.gaps, batch=n)})
+        for n in BATCHES
+    )
     return say.verdict(
-        {
-            "six": compare(right_at(m, none, SHALLOW), "<", 50, (none, "")),
-            "rate": [
-                compare(right_at(m, none, SHALLOW, HIGH), "<", 50, (none, "")),
-                compare(right_at(m, layer, SHALLOW, HIGH), ">", 50, (layer, "")),
-            ],
-            "post": compare(right_at(m, POST, SHALLOW, HIGH), ">", 50, (POST, "")),
-            "deep": compare(right_at(m, layer, DEEP), ">", right_at(m, none, DEEP), (layer, none)),
-            "free": compare(max(alone.mates, alone.padding), "<", SAME, (layer, ""), form=".1g"),
-            "bound": compare(min(mixed.mates, mixed.padding), ">", SEEN, (batch, ""), form=".2g"),
-            "small": compare(use[batch, small], "<", use[layer, small], (batch, layer)),
-            "large": compare(use[batch, large], "<", use[layer, large], (batch, layer)),
-        },
-        n=SHALLOW,
-        rate=HIGH,
-        deep_n=DEEP,
-        small=small,
-        large=large,
+        {"n": SHALLOW, "rate": HIGH, "deep_n": DEEP, "small": BATCHES[1], "large": BATCHES[0]},
+        six=best.compare(none, "<", 50),
+        rate=[high.compare(none, "<", 50), high.compare(layer, ">", 50)],
+        post=high.compare(POST, ">", 50),
+        deep=deep.compare(layer, ">", none),
+        free=compare(max(alone.mates, alone.padding), "<", SAME, layer, form=".1g"),
+        bound=compare(min(mixed.mates, mixed.padding), ">", SEEN, batch, form=".2g"),
+        small=small.compare(batch, "<", layer),
+        large=large.compare(batch, "<", layer),
     )
 
 
-LAB = say.make_lab(
-    measure,
-    tables,
-    draw,
-    judge,
-    values={"shallow": SHALLOW, "deep": DEEP, "steps": STEPS[SHALLOW], "deep_steps": STEPS[DEEP]},
-)
+SIZES = {"shallow": SHALLOW, "deep": DEEP, "steps": STEPS[SHALLOW], "deep_steps": STEPS[DEEP]}
+LAB = say.make_lab(measure, tables, draw, judge, SIZES)

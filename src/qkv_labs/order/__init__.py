@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from random import Random
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qkv.model import Decoder, Encoder
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
 from qkv_labs.texts import Texts
 
 say = Texts("order")
@@ -27,14 +27,8 @@ SEES = 0.1  # so far above chance is no luck: 2.7 standard errors on one seed's 
 LEARNT = 0.75  # with positions; below, the task is too hard for its failures to show anything
 FAMILIES = ("encoder", "decoder")
 FRESH = (
-    ("encoder", "none", 2),
-    ("encoder", "sinusoidal", 2),
-    ("encoder", "learned", 2),
-    ("encoder", "rotary", 2),
-    ("encoder", "relative", 2),
-    ("decoder", "none", 1),
-    ("decoder", "none", 2),
-    ("decoder", "sinusoidal", 2),
+    *(("encoder", scheme, 2) for scheme in ("none", "sinusoidal", "learned", "rotary", "relative")),
+    *(("decoder", "none", 1), ("decoder", "none", 2), ("decoder", "sinusoidal", 2)),
 )
 
 
@@ -72,17 +66,8 @@ class Measured:
 def build(family: str, positions: str, n_layers: int) -> Encoder | Decoder:
     """Build a small model; only the mask and the positions differ among the families."""
     make = tools.encoder if family == "encoder" else tools.decoder
-    return make(
-        positions=positions,
-        vocab_size=len(VOCABULARY),
-        d_model=32,
-        n_heads=4,
-        d_ff=64,
-        max_length=16,
-        relative_buckets=16,
-        norm_position="pre",
-        **{f"n_{family}_layers": n_layers},
-    )
+    sizes = (len(VOCABULARY), 32, n_layers)
+    return make(*sizes, positions=positions, max_length=16, relative_buckets=16)
 
 
 def encode(sentences: Sequence[str]) -> Tensor:
@@ -114,17 +99,13 @@ def corpus(seed: int) -> tuple[list[str], list[str]]:
     """Return training and test sentences; each pair of people is in one of the two alone."""
     pairs = list(combinations(PEOPLE, 2))
     Random(seed).shuffle(pairs)
+
+    def sentences(pairs: Sequence[tuple[str, str]]) -> list[str]:
+        orders = [(pair, verb, pair[::-1]) for pair in pairs for verb in VERBS]
+        return [a + verb + b + STOP for one, verb, other in orders for a, b in (one, other)]
+
     cut = len(pairs) * 3 // 4
-    train, test = (
-        [
-            f"{agent}{verb}{patient}{STOP}"
-            for a, b in part
-            for verb in VERBS
-            for agent, patient in ((a, b), (b, a))
-        ]
-        for part in (pairs[:cut], pairs[cut:])
-    )
-    return train, test
+    return sentences(pairs[:cut]), sentences(pairs[cut:])
 
 
 def accuracy(family: str, positions: str, n_layers: int, seed: int, steps: int) -> float:
@@ -149,45 +130,31 @@ def accuracy(family: str, positions: str, n_layers: int, seed: int, steps: int) 
 def measure(settings: Settings) -> Measured:
     """Compare untrained models in every order, then train some with and without positions."""
     changes, trained = [], []
-    with torch.random.fork_rng():
-        for arm in FRESH:
-            torch.manual_seed(settings.seed)
-            changes.append(Change(*arm, *map(max, *(change(build(*arm)) for _ in range(5)))))
-        for family in FAMILIES:
-            for positions in ("none", "sinusoidal"):
-                for n_layers in (1, 2):
-                    settings.tell(f"training: {family}, {n_layers} layers, positions: {positions}")
-                    right = [
-                        accuracy(family, positions, n_layers, seed, settings.pick(300, 600))
-                        for seed in settings.seeds(3, 5)
-                    ]
-                    trained.append(Trained(family, positions, n_layers, right))
+    for arm in FRESH:
+        torch.manual_seed(settings.seed)
+        changes.append(Change(*arm, *map(max, *(change(build(*arm)) for _ in range(5)))))
+    for family, positions, n_layers in product(FAMILIES, ("none", "sinusoidal"), (1, 2)):
+        settings.tell(f"training: {family}, {n_layers} layers, positions: {positions}")
+        steps = settings.pick(300, 600)
+        seeds = settings.seeds(3, 5)
+        right = [accuracy(family, positions, n_layers, seed, steps) for seed in seeds]
+        trained.append(Trained(family, positions, n_layers, right))
     return Measured(changes, trained, len(corpus(settings.seed)[1]))
 
 
 def tables(m: Measured) -> list[Table]:
     """What order changes in untrained models, and how often trained ones are right."""
-
-    def arm(row: Change | Trained) -> tuple[str, str, str]:
-        return row.family, row.positions, str(row.n_layers)
-
-    changes = [
-        (*arm(row), tools.tiny(row.moved), tools.tiny(row.pooled), tools.tiny(row.stop))
-        for row in m.changes
-    ]
-    right = [(*arm(row), tools.percent(row.accuracies)) for row in m.trained]
-    head = ("family", "positions", "layers")
+    arm = {"family": "{0.family}", "positions": "{0.positions}", "layers": "{0.n_layers}"}
+    changes = {
+        **arm,
+        "a word's vector": lambda row: tools.tiny(row.moved),
+        "mean of all": lambda row: tools.tiny(row.pooled),
+        "。 in 你爱我。": lambda row: tools.tiny(row.stop),
+    }
+    right = {**arm, "right, %": lambda row: tools.percent(row.accuracies)}
     return [
-        Table(
-            say("changes"),
-            (*head, "a word's vector", "mean of all", "。 in 你爱我。"),
-            changes,
-        ),
-        Table(
-            say("right", m=m, chance=100 * CHANCE),
-            (*head, "right, %"),
-            right,
-        ),
+        say.table("changes", changes, m.changes),
+        say.table("right", right, m.trained, m=m, chance=100 * CHANCE),
     ]
 
 
@@ -232,20 +199,17 @@ def judge(m: Measured) -> Verdict:
         [arm] = tools.where(m.trained, family=family, n_layers=n_layers, positions=positions)
         return Interval.percent(arm.accuracies, 100)
 
+    def guesses(family: str, n_layers: int) -> Comparison:
+        names = family, "chance"
+        return compare(right(family, n_layers), "≈", 100 * CHANCE, names, margin=100 * SEES)
+
     blind = tools.where(m.changes, family="encoder", positions="none")[0]
-    guess, seen = 100 * CHANCE, 100 * SEES
     return say.verdict(
-        {
-            "same": compare(max(blind.moved, blind.pooled, blind.stop), "<", SAME, form=".1g"),
-            "untaught": compare(
-                right("encoder", 2), "≈", guess, ("encoder", "chance"), margin=seen
-            ),
-            "placed": compare(
-                right("encoder", 2, "sinusoidal"), ">", 100 * LEARNT, ("sinusoidal", "")
-            ),
-            "shallow": compare(right("decoder", 1), "≈", guess, ("decoder", "chance"), margin=seen),
-            "decoder": compare(right("decoder", 2), "≈", guess, ("decoder", "chance"), margin=seen),
-        },
+        same=compare(max(blind.moved, blind.pooled, blind.stop), "<", SAME, form=".1g"),
+        untaught=guesses("encoder", 2),
+        placed=compare(right("encoder", 2, "sinusoidal"), ">", 100 * LEARNT, "sinusoidal"),
+        shallow=guesses("decoder", 1),
+        decoder=guesses("decoder", 2),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from qkv.model import Decoder, Layout, Learned, sinusoids
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, look, new_figure
-from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, Words, compare
+from qkv_labs.lab import Comparison, Figures, Interval, Settings, Table, Verdict, Words, compare
 from qkv_labs.texts import Texts
 
 say = Texts("positions")
@@ -23,15 +22,10 @@ N_WORDS, D_MODEL = 12, 32
 TRAINED = 16  # n: no sequence of the training is longer
 LENGTHS = (TRAINED, 2 * TRAINED, 4 * TRAINED)
 LONGEST = LENGTHS[-1]
-ARMS = (
-    ("sinusoidal", False),
-    ("learned", False),
-    ("rotary", False),
-    ("relative", False),
-    ("alibi", False),
-    ("none", False),
-    ("sinusoidal", True),
-    ("learned", True),
+AT_LENGTHS = ("within", "twice", "four_times")  # attributes of an arm
+ARMS = (  # a scheme, and whether the positions of its training begin anywhere
+    *((name, False) for name in ("sinusoidal", "learned", "rotary", "relative", "alibi", "none")),
+    *((name, True) for name in ("sinusoidal", "learned")),
 )
 SHIFTS = (1, 2, 4, 8)
 PER_POINT = 4  # positions that share a point of the curve
@@ -87,18 +81,13 @@ def build(scheme: str) -> Decoder:
 
     Embeddings are multiplied by √D beside sinusoids, as in the paper, and beside no others.
     """
+    settings = {
+        "relative_buckets": 32,
+        "relative_length": 128,
+        "embedding_scale": scheme == "sinusoidal",
+    }
     return tools.decoder(
-        positions=scheme,
-        vocab_size=len(TASKS) * N_WORDS,  # outputs: an answer to each task
-        d_model=D_MODEL,
-        n_heads=4,
-        d_ff=2 * D_MODEL,
-        n_decoder_layers=2,
-        max_length=LONGEST,
-        relative_buckets=32,
-        relative_length=128,
-        norm_position="pre",
-        embedding_scale=scheme == "sinusoidal",
+        len(TASKS) * N_WORDS, D_MODEL, 2, positions=scheme, max_length=LONGEST, **settings
     )
 
 
@@ -217,14 +206,13 @@ def measure(settings: Settings) -> Measured:
     """Train each scheme on short sequences, test it on long ones, then examine the tables."""
     seeds, arms = settings.seeds(3, 5), []
     learnt: list[Tensor] = []
-    with torch.random.fork_rng():
-        for scheme, anywhere in ARMS:
-            settings.tell(f"training: {scheme}{', anywhere' if anywhere else ''}")
-            arm, tables = measure_arm(scheme, anywhere, seeds, settings.pick(500, 1500))
-            arms.append(arm)
-            learnt = tables if anywhere else learnt
-        torch.manual_seed(settings.seed)
-        fresh = [table for _ in seeds for table in learnt_table(build("learned"))]
+    for scheme, anywhere in ARMS:
+        settings.tell(f"training: {scheme}{', anywhere' if anywhere else ''}")
+        arm, tables = measure_arm(scheme, anywhere, seeds, settings.pick(500, 1500))
+        arms.append(arm)
+        learnt = tables if anywhere else learnt
+    torch.manual_seed(settings.seed)
+    fresh = [table for _ in seeds for table in learnt_table(build("learned"))]
     shifts = [
         describe("sinusoidal", [sinusoids(LONGEST, D_MODEL)]),
         describe("learned, before training", fresh),
@@ -238,45 +226,22 @@ def name_of(arm: Arm) -> str:
     return f"{arm.scheme}, trained anywhere" if arm.anywhere else arm.scheme
 
 
-def _residual(shift: Shift, k: str) -> str:
-    return f"{shift.residuals[k]:.1e}"
-
-
 def tables(m: Measured) -> list[Table]:
     """Right answers by length, and what a shift does to the tables."""
-    return [
-        *(
-            Table.of(
-                say(
-                    "right",
-                    task=Words(f"The {task}", say.cell(task)),
-                    n=TRAINED,
-                    words=N_WORDS,
-                ),
-                m.arms,
-                {
-                    "positions": name_of,
-                    f"{TRAINED} words": partial(_percent, name="within", task=task),
-                    f"{2 * TRAINED} words": partial(_percent, name="twice", task=task),
-                    f"{4 * TRAINED} words": partial(_percent, name="four_times", task=task),
-                },
-            )
-            for task in TASKS
-        ),
-        Table.of(
-            say("algebra"),
-            m.shifts,
-            {
-                "table": "{0.table}",
-                **{f"k = {k}": partial(_residual, k=str(k)) for k in SHIFTS},
-                "spread of products": lambda shift: f"{max(shift.spreads[1:]):.1e}",
-            },
-        ),
-    ]
-
-
-def _percent(arm: Arm, name: str, task: str) -> str:
-    return tools.percent(getattr(arm, name)[task])
+    result, head = [], ("positions", *(f"{n} words" for n in LENGTHS))
+    for task in TASKS:
+        rows = [
+            (name_of(arm), *(tools.percent(getattr(arm, at)[task]) for at in AT_LENGTHS))
+            for arm in m.arms
+        ]
+        title = Words(f"The {task}", say.cell(task))
+        result.append(say.table("right", head, rows, task=title, n=TRAINED, words=N_WORDS))
+    algebra = {
+        "table": "{0.table}",
+        **{f"k = {k}": lambda shift, k=k: f"{shift.residuals[str(k)]:.1e}" for k in SHIFTS},
+        "spread of products": lambda shift: f"{max(shift.spreads[1:]):.1e}",
+    }
+    return [*result, say.table("algebra", algebra, m.shifts)]
 
 
 def draw(m: Measured) -> Figure:
@@ -314,42 +279,30 @@ def _draw_task(panel: Any, m: Measured, task: str) -> None:
 
 def judge(m: Measured) -> Verdict:
     """Which schemes stay right at 4n, on which task; and is a shift one linear map?"""
-    arms = {name_of(arm): arm for arm in m.arms}
-    before = TASKS[0]
 
-    def right(name: str, task: str, length: str = "four_times") -> Interval:
-        return Interval.percent(getattr(arms[name], length)[task], 100)
+    def right(at: str, task: str) -> Figures:
+        shares = {name_of(arm): getattr(arm, at)[task] for arm in m.arms}
+        return Figures({name: Interval.percent(seeds, 100) for name, seeds in shares.items()})
 
-    def carries(name: str, task: str) -> Comparison:
-        return compare(right(name, task), ">", LEARNT, (f"{name}, {task}", ""))
+    beyond = {task: right("four_times", task) for task in TASKS}
+    before = beyond[TASKS[0]]
 
-    sinusoidal, anywhere = "sinusoidal", "sinusoidal, trained anywhere"
+    def carries(name: str) -> list[Comparison]:
+        return [compare(beyond[task][name], ">", LEARNT, f"{name}, {task}") for task in TASKS]
+
+    sinusoidal = "sinusoidal"
     return say.verdict(
-        {
-            "shift": compare(m.closed_form, "<", EXACT, form=".1g"),
-            "learnt": compare(right(sinusoidal, before, "within"), ">", LEARNT, (sinusoidal, "")),
-            "carry": [carries(sinusoidal, task) for task in TASKS],
-            "met": compare(
-                right(anywhere, before), ">", right(sinusoidal, before), (anywhere, sinusoidal)
-            ),
-            "table": compare(
-                right("learned", before), "<", right(sinusoidal, before), ("learned", sinusoidal)
-            ),
-            "rotary": [carries("rotary", task) for task in TASKS],
-            "alibi": [carries("alibi", task) for task in TASKS],
-            "none": compare(
-                right("none", before), ">", right(sinusoidal, before), ("none", sinusoidal)
-            ),
-        },
-        n=TRAINED,
-        n4=4 * TRAINED,
+        {"n": TRAINED, "n4": 4 * TRAINED},
+        shift=compare(m.closed_form, "<", EXACT, form=".1g"),
+        learnt=right("within", TASKS[0]).compare(sinusoidal, ">", LEARNT),
+        carry=carries(sinusoidal),
+        met=before.compare("sinusoidal, trained anywhere", ">", sinusoidal),
+        table=before.compare("learned", "<", sinusoidal),
+        rotary=carries("rotary"),
+        alibi=carries("alibi"),
+        none=before.compare("none", ">", sinusoidal),
     )
 
 
-LAB = say.make_lab(
-    measure,
-    tables,
-    draw,
-    judge,
-    values={"half": TRAINED // 2, "n": TRAINED, "n2": 2 * TRAINED, "n4": 4 * TRAINED},
-)
+SIZES = {"half": TRAINED // 2, "n": TRAINED, "n2": 2 * TRAINED, "n4": 4 * TRAINED}
+LAB = say.make_lab(measure, tables, draw, judge, SIZES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from torch import Generator, Tensor
 from qkv.model import Encoder
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, error_bars, new_figure, ticks
-from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict
 from qkv_labs.texts import Texts
 
 say = Texts("pretraining")
@@ -37,12 +38,8 @@ OPINIONATED = 0.9  # the share of plain sentences whose verb gives the opinion a
 HIDDEN = 0.4  # of the words, in pre-training
 BATCH, N_TEST, N_CHOICE = 32, 1000, 200
 RATES = (1e-3, 3e-3)
-SCRATCH, LONG, PRETRAINED, CUT = (
-    "from scratch",
-    "from scratch, equal compute",
-    "pre-trained",
-    "pre-trained, meaning cut",
-)
+SCRATCH, LONG = "from scratch", "from scratch, equal compute"
+PRETRAINED, CUT = "pre-trained", "pre-trained, meaning cut"
 ARMS = (PRETRAINED, CUT, LONG, SCRATCH)
 CHANCE = 50.0
 
@@ -52,7 +49,6 @@ class Sizes:
     """How much is done; all arms have the same model, batches and fine-tuning steps."""
 
     labels: tuple[int, ...] = (20, 100, 500)
-    seeds: int = 3
     pretraining_steps: int = 800
     steps: int = 80
     n_plain: int = 20_000  # sentences of plain text
@@ -122,18 +118,9 @@ def without_meaning(text: Tensor, random: Generator) -> Tensor:
 
 def build(d_model: int) -> Encoder:
     """Build the encoder of all arms, with a head for hidden words and one for a text's label."""
+    settings: dict[str, Any] = {"positions": "learned", "activation": "gelu"}
     return tools.encoder(
-        vocab_size=VOCABULARY,
-        d_model=d_model,
-        n_heads=4,
-        d_ff=2 * d_model,
-        n_encoder_layers=2,
-        max_length=LENGTH,
-        positions="learned",
-        norm_position="pre",
-        activation="gelu",
-        head="masked",
-        pair_head=True,
+        VOCABULARY, d_model, 2, max_length=LENGTH, **settings, head="masked", pair_head=True
     )
 
 
@@ -191,20 +178,6 @@ class Lesson:
         return cls((text[kept], labels[kept]), choose, test)
 
 
-def fine_tune(
-    model: Encoder, lesson: Lesson, steps: int, rate: float, random: Generator
-) -> tuple[float, float]:
-    """Train on labels; return accuracy on the choosing sentences, and on the test's."""
-    text, labels = lesson.learn
-
-    def loss(step: int) -> Tensor:
-        rows = torch.randint(len(text), (BATCH,), generator=random)
-        return F.cross_entropy(label_logits(model, text[rows]), labels[rows])
-
-    tools.fit(model, loss, steps, lr=rate)
-    return accuracy(model, *lesson.choose), accuracy(model, *lesson.test)
-
-
 Weights = dict[str, Tensor]
 
 
@@ -226,12 +199,22 @@ def starts(sizes: Sizes, seed: int) -> tuple[dict[str, Weights], dict[str, float
 def outcome_of(
     weights: Weights, n_labels: int, steps: int, rate: float, seed: int
 ) -> tuple[float, float]:
-    """Fine-tune from these weights on labels that the seed draws, the same for all arms."""
+    """Fine-tune from these weights on labels that the seed draws, the same for all arms.
+
+    Return the accuracy on the choosing sentences, and on the test's.
+    """
     random = Generator().manual_seed(1000 * n_labels + seed)
     lesson = Lesson.drawn(n_labels, random)
     model = build(weights["embedding.table.weight"].shape[1])
     model.load_state_dict(weights)
-    return fine_tune(model, lesson, steps, rate, random)
+    text, labels = lesson.learn
+
+    def loss(step: int) -> Tensor:
+        rows = torch.randint(len(text), (BATCH,), generator=random)
+        return F.cross_entropy(label_logits(model, text[rows]), labels[rows])
+
+    tools.fit(model, loss, steps, lr=rate)
+    return accuracy(model, *lesson.choose), accuracy(model, *lesson.test)
 
 
 def run_arm(name: str, begin: list[Weights], sizes: Sizes, settings: Settings) -> list[Arm]:
@@ -239,8 +222,7 @@ def run_arm(name: str, begin: list[Weights], sizes: Sizes, settings: Settings) -
     steps = sizes.steps + (sizes.pretraining_steps if name == LONG else 0)
     total = sizes.steps + (0 if name == SCRATCH else sizes.pretraining_steps)
     middle, seed = sizes.labels[len(sizes.labels) // 2], settings.seed
-    choices = {rate: outcome_of(begin[0], middle, steps, rate, seed)[0] for rate in RATES}
-    rate = max(RATES, key=choices.__getitem__)
+    rate = max(RATES, key=lambda rate: outcome_of(begin[0], middle, steps, rate, seed)[0])
     arms = []
     for n_labels in sizes.labels:
         settings.tell(f"{name}, {n_labels} labels")
@@ -254,23 +236,20 @@ def run_arm(name: str, begin: list[Weights], sizes: Sizes, settings: Settings) -
 
 def measured_with(sizes: Sizes, settings: Settings) -> Measured:
     """Measure all arms at these sizes."""
-    begin: dict[str, list[Weights]] = {name: [] for name in ARMS}
-    losses: dict[str, list[float]] = {PRETRAINED: [], CUT: []}
-    with torch.random.fork_rng(devices=[]):
-        for seed in range(settings.seed, settings.seed + sizes.seeds):
-            settings.tell(f"pre-training, seed {seed}")
-            weights, final = starts(sizes, seed)
-            for name in ARMS:
-                begin[name].append(weights[name])
-            for name, value in final.items():
-                losses[name].append(value)
-        arms = [arm for name in ARMS for arm in run_arm(name, begin[name], sizes, settings)]
-    return Measured(arms, N_ADJECTIVES, fmean(losses[PRETRAINED]), fmean(losses[CUT]))
+    begun = []
+    for seed in settings.seeds(3, 5):
+        settings.tell(f"pre-training, seed {seed}")
+        begun.append(starts(sizes, seed))
+    arms: list[Arm] = []
+    for name in ARMS:
+        arms += run_arm(name, [weights[name] for weights, _ in begun], sizes, settings)
+    losses = (fmean(losses[name] for _, losses in begun) for name in (PRETRAINED, CUT))
+    return Measured(arms, N_ADJECTIVES, *losses)
 
 
 def measure(settings: Settings) -> Measured:
     """Pre-train, then fine-tune on more and more labels."""
-    full = Sizes(labels=(10, 20, 50, 100, 500, 2000), seeds=5, pretraining_steps=2000, steps=200)
+    full = Sizes(labels=(10, 20, 50, 100, 500, 2000), pretraining_steps=2000, steps=200)
     return measured_with(settings.pick(Sizes(), full), settings)
 
 
@@ -285,7 +264,7 @@ def tables(m: Measured) -> list[Table]:
         for name in ARMS
     ]
     head = ("start", "steps in all", *(f"{labels} labels" for labels in m.labels))
-    return [Table(say("right", n=N_TEST, chance=CHANCE), head, rows)]
+    return [say.table("right", head, rows, n=N_TEST, chance=CHANCE)]
 
 
 def draw(m: Measured) -> Figure:
@@ -305,30 +284,24 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """With few labels and with many: is the pre-trained model ahead, and by what it read?"""
-    few, many = m.labels[0], m.labels[-1]
-
-    def right(name: str, labels: int) -> Interval:
-        return Interval.percent(m.of(name, labels).accuracies)
-
-    def ahead(labels: int, rival: str) -> Comparison:
-        return compare(right(PRETRAINED, labels), ">", right(rival, labels), (PRETRAINED, rival))
-
-    middle = m.labels[len(m.labels) // 2]
+    few, middle, many = (
+        Figures({name: Interval.percent(m.of(name, labels).accuracies) for name in ARMS})
+        for labels in (m.labels[0], m.labels[len(m.labels) // 2], m.labels[-1])
+    )
+    values = {
+        "n": m.labels[0],
+        "some_n": m.labels[len(m.labels) // 2],
+        "many_n": m.labels[-1],
+        "steps": m.of(SCRATCH, m.labels[-1]).steps,
+    }
     return say.verdict(
-        {
-            "few": [ahead(few, SCRATCH), ahead(few, LONG)],
-            "some": [ahead(middle, SCRATCH), ahead(middle, LONG)],
-            "read": compare(right(CUT, middle), "<", right(PRETRAINED, middle), (CUT, PRETRAINED)),
-            "short": ahead(many, SCRATCH),
-            "well": compare(right(PRETRAINED, few), ">", 80, (PRETRAINED, "")),
-            "many": ahead(many, LONG),
-        },
-        n=few,
-        some_n=middle,
-        read_n=middle,
-        short_n=many,
-        steps=m.of(SCRATCH, many).steps,
-        many_n=many,
+        values,
+        few=[few.compare(PRETRAINED, ">", rival) for rival in (SCRATCH, LONG)],
+        some=[middle.compare(PRETRAINED, ">", rival) for rival in (SCRATCH, LONG)],
+        read=middle.compare(CUT, "<", PRETRAINED),
+        short=many.compare(PRETRAINED, ">", SCRATCH),
+        well=few.compare(PRETRAINED, ">", 80),
+        many=many.compare(PRETRAINED, ">", LONG),
     )
 
 

@@ -6,6 +6,7 @@ import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -62,16 +63,7 @@ def sentences(rows: int, rule: bool, generator: torch.Generator) -> Sentences:
 def build(n_heads: int, seed: int) -> Encoder:
     """Build one pre-norm layer without positions: a word's q and k are its own."""
     return tools.encoder(
-        seed,
-        vocab_size=len(VOCABULARY),
-        d_model=32,
-        n_heads=n_heads,
-        d_ff=64,
-        n_encoder_layers=1,
-        positions="none",
-        norm_position="pre",
-        head="token",
-        n_labels=len(VERBS),
+        len(VOCABULARY), 32, 1, seed, n_heads=n_heads, positions="none", n_labels=len(VERBS)
     )
 
 
@@ -242,12 +234,11 @@ def tables(m: Measured) -> list[Table]:
         learnt.append((name, *changes))
         cut.append((name, *(tools.percent(tools.column(courses, field)) for field in CUTS)))
     quantities = ("object→verb (%)", "score above mean", "loss")
-    times = ("before", "after")
-    head = ("language", *(f"{name}, {time}" for name in quantities for time in times))
-    cut_head = ("language", "whole", "head silenced", "verb unseen", "another word unseen")
+    changes = [f"{name}, {time}" for name in quantities for time in ("before", "after")]
+    errors = ("whole", "head silenced", "verb unseen", "another word unseen")
     return [
-        Table(say("before_after"), head, learnt),
-        Table(say("cut"), cut_head, cut),
+        say.table("before_after", ("language", *changes), learnt),
+        say.table("cut", ("language", *errors), cut),
     ]
 
 
@@ -289,7 +280,7 @@ def _draw_classes(axis: Any, courses: list[Course]) -> None:
 
 def _draw_errors(axis: Any, m: Measured) -> None:
     for index, label in enumerate(("one head", "two heads")):
-        means = [100 * tools.mean(chosen(m, True, index + 1), field) for field in CUTS]
+        means = [100 * fmean(tools.column(chosen(m, True, index + 1), field)) for field in CUTS]
         x = [position + (index - 0.5) * 0.38 for position in range(len(CUTS))]
         style = {"color": COLOURS[index], "hatch": "//" if index else None, "edgecolor": "white"}
         bars = axis.bar(x, means, width=0.36, label=label, **style)
@@ -332,6 +323,7 @@ def judge(m: Measured) -> Verdict:
     """Does the look form with the rule alone, and does the answer depend on it?"""
     ruled, free, double = (chosen(m, *arm) for arm in ARMS.values())
     rule, no_rule, two = ARMS
+    even = 100 * CHANCE
 
     def attention(courses: list[Course], at: int) -> Interval:
         return Interval.percent([course.attention[at] for course in courses], 100)
@@ -340,18 +332,14 @@ def judge(m: Measured) -> Verdict:
         return Interval.percent(tools.column(courses, cut), 100)
 
     return say.verdict(
-        {
-            "random": compare(
-                attention(ruled, 0), "≈", 100 * CHANCE, ("object→verb (%)", ""), margin=5
-            ),
-            "learnt": compare(attention(ruled, -1), ">", 90, (rule, "")),
-            "control": compare(attention(free, -1), "≈", 100 * CHANCE, (no_rule, ""), margin=5),
-            "needed": [
-                compare(wrong(ruled, "unseen_verb"), ">", 50, ("verb unseen", "")),
-                compare(wrong(ruled, "unseen_other"), "<", 10, ("another word unseen", "")),
-            ],
-            "redundant": compare(wrong(double, "silenced"), ">", 50, (two, "")),
-        },
+        random=compare(attention(ruled, 0), "≈", even, "object→verb (%)", margin=5),
+        learnt=compare(attention(ruled, -1), ">", 90, rule),
+        control=compare(attention(free, -1), "≈", even, no_rule, margin=5),
+        needed=[
+            compare(wrong(ruled, "unseen_verb"), ">", 50, "verb unseen"),
+            compare(wrong(ruled, "unseen_other"), "<", 10, "another word unseen"),
+        ],
+        redundant=compare(wrong(double, "silenced"), ">", 50, two),
     )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from qkv.model import equation, use_path
 from qkv_labs import tools
 from qkv_labs.figures import Figure, error_bars, look, new_figure, ticks
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.texts import Texts
 
 say = Texts("recurrent")
@@ -41,7 +41,6 @@ class Sizes:
 
     steps: int = 600
     rows: int = 32
-    seeds: int = 3
     examples: int = 500  # sequences of each load to recall from
     lengths: tuple[int, ...] = (8, 32, 128, 512)
     tokens: int = 4096  # in each timed step, whatever the length of its sequences
@@ -99,15 +98,7 @@ class Transformer(nn.Module):
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.decoder = tools.decoder(
-            vocab_size=VOCABULARY,
-            d_model=width,
-            n_heads=4,
-            d_ff=2 * width,
-            n_decoder_layers=1,
-            max_length=1024,
-            norm_position="pre",
-        )
+        self.decoder = tools.decoder(VOCABULARY, width, 1, max_length=1024)
         self.output = nn.Linear(width, VALUES)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -231,15 +222,14 @@ def step_milliseconds(model: nn.Module, length: int, sizes: Sizes, device: str =
     shape = (max(1, sizes.tokens // length), length)
     tokens = torch.randint(VOCABULARY, shape, generator=generator).to(device)
     model = model.to(device)
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    times = []
-    for _ in range(sizes.repeats):
-        began = clock()
+
+    def step() -> None:
         model(tokens).logsumexp(dim=-1).mean().backward()
         if device != "cpu":
             torch.cuda.synchronize()
-        times.append(clock() - began)
-    return 1000 * min(times)
+
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    return 1000 * tools.least_seconds(step, sizes.repeats, clock)
 
 
 def measured_arm(
@@ -251,10 +241,9 @@ def measured_arm(
         settings.tell(f"{name}: learning rate {rate}, seed {seed}")
         return recalled(learnt(build, rate, seed, sizes), sizes, seed)
 
-    first = {rate: run(rate, settings.seed) for rate in RATES}
-    rate = max(RATES, key=lambda rate: fmean(first[rate][0]))
-    seeds = range(settings.seed + 1, settings.seed + sizes.seeds)
-    by_load, by_distance = zip(first[rate], *(run(rate, seed) for seed in seeds), strict=True)
+    seeds = settings.seeds(3, 5)
+    rate, recalls = tools.at_best_rate(run, RATES, seeds, lambda recall: fmean(recall[0]))
+    by_load, by_distance = map(list, zip(*recalls, strict=True))
     model = build()
     return Arm(
         name,
@@ -267,14 +256,14 @@ def measured_arm(
             for length in sizes.lengths
             if torch.cuda.is_available()
         ],
-        list(by_load),
-        list(by_distance),
+        by_load,
+        by_distance,
     )
 
 
 def measure(settings: Settings) -> Measured:
     """Measure each architecture in turn."""
-    sizes = settings.pick(Sizes(), Sizes(steps=3000, seeds=5, repeats=10))
+    sizes = settings.pick(Sizes(), Sizes(steps=3000, repeats=10))
     with tools.seeded(settings.seed):
         arms = [measured_arm(*arm, sizes, settings) for arm in builders().items()]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
@@ -297,22 +286,15 @@ def tables(m: Measured) -> list[Table]:
     ]
     lengths = ("model", *(f"length {n}" for n in m.lengths))
     loads = (f"{load} pairs" if load > 1 else "1 pair" for load in LOADS)
+    sizes = {"model": "{0.name}", "parameters": "{0.parameters:,}", "rate": "{0.rate:g}"}
     result = [
-        Table(say("costs", m=m), lengths, costs),
-        Table(
-            say("recall"),
-            ("model", *loads, "near", "far"),
-            recall,
-        ),
-        Table(
-            say("sizes"),
-            ("model", "parameters", "rate"),
-            [(arm.name, f"{arm.parameters:,}", f"{arm.rate:g}") for arm in m.arms],
-        ),
+        say.table("costs", lengths, costs, m=m),
+        say.table("recall", ("model", *loads, "near", "far"), recall),
+        say.table("sizes", sizes, m.arms),
     ]
     if m.gpu:
         times = [(arm.name, *(f"{ms:.1f}" for ms in arm.gpu_milliseconds)) for arm in m.arms]
-        result.insert(1, Table(say("gpu", m=m), lengths, times))
+        result.insert(1, say.table("gpu", lengths, times, m=m))
     return result
 
 
@@ -345,39 +327,28 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Judge waiting, time and forgetting, each by its own figure."""
-    lstm, attending, transformer = m.arms
-    names = (lstm.name, transformer.name)
-    near, far = (Interval.percent(recall) for recall in near_and_far(lstm))
-
-    def keeps(arm: Arm, load: int) -> Interval:
-        return Interval.percent([loads[LOADS.index(load)] for loads in arm.by_load])
-
-    few, many = LOADS[0], LOADS[-1]
+    lstm, attending, transformer = tools.column(m.arms, "name")
+    chain = Figures({arm.name: arm.chain[-1] for arm in m.arms})
+    cpu = Figures({arm.name: arm.milliseconds[-1] for arm in m.arms})
+    gpu = Figures({arm.name: arm.gpu_milliseconds[-1] for arm in m.arms if m.gpu})
+    near, far = (Interval.percent(recall) for recall in near_and_far(m.arms[0]))
+    few, many = (
+        {arm.name: Interval.percent([loads[at] for loads in arm.by_load]) for arm in m.arms}
+        for at in (0, -1)
+    )
+    n_many = f"{LOADS[-1]} pairs"
     return say.verdict(
-        {
-            "waits": compare(lstm.chain[-1], ">", transformer.chain[-1], names, form=".0f"),
-            "queue": compare(
-                attending.chain[-1], ">", lstm.chain[-1], (attending.name, lstm.name), form=".0f"
-            ),
-            "cpu": compare(
-                lstm.milliseconds[-1], ">", transformer.milliseconds[-1], names, form=".0f"
-            ),
-            "on_gpu": [
-                compare(ours, ">", theirs, names)
-                for ours, theirs in zip(
-                    lstm.gpu_milliseconds[-1:], transformer.gpu_milliseconds[-1:], strict=True
-                )
-            ],
-            "forgets": [
-                compare(near, ">", LEARNT, ("near", "")),
-                compare(far, "<", near, ("far", "near"), margin=CLEAR),
-            ],
-            "full": compare(keeps(lstm, many), "<", keeps(lstm, few), (f"{many} pairs", "1 pair")),
-            "transformer": compare(keeps(transformer, many), ">", keeps(lstm, many), names[::-1]),
-        },
-        length=m.lengths[-1],
-        many=many,
-        few=few,
+        {"length": m.lengths[-1], "many": LOADS[-1], "few": LOADS[0]},
+        waits=chain.compare(lstm, ">", transformer, form=".0f"),
+        queue=chain.compare(attending, ">", lstm, form=".0f"),
+        cpu=cpu.compare(lstm, ">", transformer, form=".0f"),
+        on_gpu=[gpu.compare(lstm, ">", transformer)] if m.gpu else [],
+        forgets=[
+            compare(near, ">", LEARNT, "near"),
+            compare(far, "<", near, ("far", "near"), margin=CLEAR),
+        ],
+        full=compare(many[lstm], "<", few[lstm], (n_many, "1 pair")),
+        transformer=compare(many[transformer], ">", many[lstm], (transformer, lstm)),
     )
 
 

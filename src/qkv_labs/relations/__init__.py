@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.model import Attention, Layout
+from qkv.model import use_path
 from qkv.tasks import LanguageModel
 from qkv_labs.figures import COLOURS, Figure, new_figure
-from qkv_labs.heads.roles import attend_with, replaced
+from qkv_labs.heads.roles import attend_with
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.texts import Texts
-from qkv_labs.tools import padded
+from qkv_labs.texts import Texts, read
+from qkv_labs.tools import lengths, padded
 
 say = Texts("relations")
 
@@ -24,16 +24,7 @@ MODEL = "smollm2"
 SUBJECT, VERB, ANTECEDENT = "verb to subject", "object to verb", "pronoun to antecedent"
 RELATIONS = (SUBJECT, VERB, ANTECEDENT)
 START = "Once upon a time"  # the first token gets much attention whatever it is, and is left out
-PEOPLE = ("teacher", "doctor", "farmer", "child", "woman", "driver", "artist", "nurse")
-THINGS = ("table", "garden", "window", "bridge", "river", "church", "tower", "lake")
-ADVERBS = ("often", "sometimes", "quickly", "never really")
-SUBJECT_VERBS = ("sleeps", "works", "sings", "waits", "laughs", "runs")
-FOODS = ("apple", "bread", "cake", "soup", "fish", "cheese")
-FOOD_VERBS = ("ate", "bought", "washed", "cooked", "sold", "stole")
-ADJECTIVES = ("big red", "fresh", "cold and very old", "sweet")
-WOMEN, MEN = ("Anna", "Mary", "Sarah", "Emma"), ("Paul", "John", "Peter", "David")
-MEETINGS = ("met", "called", "saw", "helped")
-PLACES = ("at the station", "in the old town", "after a long day", "near the sea")
+WORDS = read("relations/words.toml")
 
 
 @dataclass(frozen=True)
@@ -73,21 +64,20 @@ def sentences(relation: str, n: int, random: Random) -> list[Sentence]:
 
 
 def _sentence(relation: str, random: Random, index: int) -> Sentence:
+    def draw(kind: str) -> str:
+        return random.choice(WORDS[kind])
+
     if relation == SUBJECT:
-        who, thing, verb = map(random.choice, (PEOPLE, THINGS, SUBJECT_VERBS))
-        near = random.choice(("near the", "with the picture of the", "behind the"))
-        return Sentence(
-            f"{START} the {who} {near} {thing} {random.choice(ADVERBS)} {verb}.", verb, who
-        )
+        who, thing, verb, near = map(draw, ("people", "things", "subject_verbs", "near"))
+        return Sentence(f"{START} the {who} {near} {thing} {draw('adverbs')} {verb}.", verb, who)
     if relation == VERB:
-        who, food, verb = map(random.choice, (PEOPLE, FOODS, FOOD_VERBS))
-        adjective = random.choice(ADJECTIVES)
+        who, food, verb, adjective = map(draw, ("people", "foods", "food_verbs", "adjectives"))
         return Sentence(f"{START} the {who} {verb} the {adjective} {food}.", food, verb)
-    woman, man = random.choice(WOMEN), random.choice(MEN)
+    woman, man = draw("women"), draw("men")
     pronoun, target = (("she", woman), ("he", man))[index % 2]
     first, second = (woman, man) if index // 2 % 2 else (man, woman)
-    where = random.choice(PLACES)
-    text = f"{START} {first} {random.choice(MEETINGS)} {second} {where} because {pronoun} was kind."
+    where, met = draw("places"), draw("meetings")
+    text = f"{START} {first} {met} {second} {where} because {pronoun} was kind."
     return Sentence(text, pronoun, target)
 
 
@@ -111,10 +101,8 @@ def looks(model: LanguageModel, batch: Sequence[Sentence]) -> tuple[Tensor, Tens
     ]
     sources, targets = torch.tensor(places).unbind(1)
     seen: list[Tensor] = []
-    modules = [part for part in model.model.modules() if isinstance(part, Attention)]
-    layout = Layout(lengths=torch.tensor([len(row) for row in rows]))
-    with replaced(modules, [attend_with(seen=seen)] * len(modules)):
-        model.model.hidden(padded(rows, 0), layout)
+    with use_path(model.model, attend_with(seen=seen)):
+        model.model.hidden(padded(rows, 0), lengths(rows))
     weights = torch.stack(seen)  # (L, B, H, T, T)
     from_source = weights[:, torch.arange(len(rows)), :, sources]  # (B, L, H, T)
     from_source[..., 0] = 0  # the first token, and the source itself
@@ -166,8 +154,7 @@ def tables(m: Measured) -> list[Table]:
         "distance": "{0.offset}",
         "that distance": "{0.by_offset:.1f}",
     }
-    n = m.relations[0].n_tested
-    return [Table.of(say("found", m=m, n=n), m.relations, columns)]
+    return [say.table("found", columns, m.relations, m=m, n=m.relations[0].n_tested)]
 
 
 def draw(m: Measured) -> Figure:
@@ -185,27 +172,19 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Does the best head of each relation beat a fixed distance, and are they different ones?"""
-
-    def right(found: Found) -> Interval:
-        return Interval.share(found.right, found.n_tested)
-
-    beats = [
-        compare(
-            right(found),
-            ">",
-            Interval.share(found.by_offset, found.n_tested),
-            ("best head", "that distance"),
-        )
-        for found in m.relations
-    ]
+    beats, sure = [], []
+    for found in m.relations:
+        right, fixed = (Interval.share(x, found.n_tested) for x in (found.right, found.by_offset))
+        beats.append(compare(right, ">", fixed, ("best head", "that distance")))
+        sure.append(compare(right, ">", 90, found.relation))
     heads = {(found.layer, found.head) for found in m.relations}
     return say.verdict(
-        {
-            **dict(zip(("subject", "verb", "antecedent"), beats, strict=True)),
-            "sure": [compare(right(found), ">", 90, (found.relation, "")) for found in m.relations],
-            "own": compare(len(heads), "≈", len(m.relations), form=".0f"),
-        },
-        n=len(m.relations),
+        {"n": len(m.relations)},
+        subject=beats[0],
+        verb=beats[1],
+        antecedent=beats[2],
+        sure=sure,
+        own=compare(len(heads), "≈", len(m.relations), form=".0f"),
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from qkv.model import Encoder, Residual
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
-from qkv_labs.lab import Interval, Settings, Table, Verdict, Words, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, Words
 from qkv_labs.texts import Texts
 
 say = Texts("residual")
@@ -77,18 +79,14 @@ class Measured:
 
 def build(kind: str, n_layers: int) -> Encoder:
     """Build a stack of this kind and depth; all have the same weights but a last norm."""
+    position = "pre" if kind == "pre" else "post"
+    settings: dict[str, Any] = {
+        "positions": "rotary",
+        "embedding_scale": False,
+        "norm_position": position,
+    }
     model = tools.encoder(
-        positions="rotary",
-        vocab_size=N_WORDS,
-        d_model=D_MODEL,
-        n_heads=4,
-        d_ff=2 * D_MODEL,
-        n_encoder_layers=n_layers,
-        max_length=LENGTH,
-        head="token",
-        n_labels=N_WORDS,
-        embedding_scale=False,
-        norm_position="pre" if kind == "pre" else "post",
+        N_WORDS, D_MODEL, n_layers, n_labels=N_WORDS, max_length=LENGTH, **settings
     )
     if kind in ("without", BARE):
         for module in model.modules():
@@ -176,68 +174,52 @@ def measure_trained(kind: str, settings: Settings) -> Trained:
     accuracies, rates = [], []
     for depth in TAUGHT:
         settings.tell(f"training: {kind}, {depth} layers")
-        tried = [train(kind, depth, seeds[0], rate, steps) for rate in RATES]
-        best = max(range(len(RATES)), key=lambda i: tried[i][0])
-        first, model = tried[best]
-        more = [train(kind, depth, seed, RATES[best], steps)[0] for seed in seeds[1:]]
-        accuracies.append([first, *more])
-        rates.append(RATES[best])
+
+        def run(rate: float, seed: int, depth: int = depth) -> tuple[float, Encoder]:
+            return train(kind, depth, seed, rate, steps)
+
+        rate, runs = tools.at_best_rate(run, RATES, seeds, itemgetter(0))
+        accuracies.append([accuracy for accuracy, _ in runs])
+        rates.append(rate)
     torch.manual_seed(settings.seed)
     before = kept(stream(build(kind, TAUGHT[-1])))
-    return Trained(kind, accuracies, rates, before, kept(stream(model)))
+    return Trained(kind, accuracies, rates, before, kept(stream(runs[0][1])))
 
 
 def measure(settings: Settings) -> Measured:
     """Measure untrained stacks of all depths, then trained ones."""
-    with torch.random.fork_rng():
-        fresh = [measure_fresh(kind, settings.seed) for kind in (*KINDS, BARE)]
-        trained = [measure_trained(kind, settings) for kind in KINDS]
-        torch.manual_seed(settings.seed)
-        words, before = tools.word_before(1000, LENGTH, N_WORDS)
-        guess = (words[:, None, :] == before[:, :, None]).double().mean()
+    fresh = [measure_fresh(kind, settings.seed) for kind in (*KINDS, BARE)]
+    trained = [measure_trained(kind, settings) for kind in KINDS]
+    torch.manual_seed(settings.seed)
+    words, before = tools.word_before(1000, LENGTH, N_WORDS)
+    guess = (words[:, None, :] == before[:, :, None]).double().mean()
     return Measured(fresh, trained, float(guess))
 
 
 def tables(m: Measured) -> list[Table]:
     """Gradients of untrained stacks, accuracy of trained ones, and what is left of the input."""
     shallow, deep, layers = DEPTHS[0], DEPTHS[2], TAUGHT[-1]
-    left = [
+    looks = (0, layers // 4, layers // 2, layers)
+    fresh = [
         (
-            NAMES[arm.kind],
-            when,
-            *(f"{cosines[i]:.2f}" for i in (0, layers // 4, layers // 2, layers)),
+            NAMES[stack.kind],
+            *(f"{norm:.2g}" for norm in stack.first),
+            *(f"{stack.alike[i]:.2f}" for i in (0, 2)),
         )
+        for stack in m.fresh
+    ]
+    learnt = [(NAMES[arm.kind], *map(tools.percent, arm.accuracies)) for arm in m.trained]
+    left = [
+        (NAMES[arm.kind], when, *(f"{cosines[i]:.2f}" for i in looks))
         for arm in m.trained
         for when, cosines in (("fresh", arm.before), ("trained", arm.after))
     ]
+    taught_head = (f"depth {n}" for n in TAUGHT)
+    fresh_head = (*(f"depth {n}" for n in DEPTHS), f"alike, {shallow}", f"alike, {deep}")
     return [
-        Table(
-            say("fresh", shallow=shallow, deep=deep),
-            (
-                "stack",
-                *(f"depth {depth}" for depth in DEPTHS),
-                f"alike, {shallow}",
-                f"alike, {deep}",
-            ),
-            [
-                (
-                    NAMES[stack.kind],
-                    *(f"{norm:.2g}" for norm in stack.first),
-                    *(f"{stack.alike[i]:.2f}" for i in (0, 2)),
-                )
-                for stack in m.fresh
-            ],
-        ),
-        Table(
-            say("learnt", guess=100 * m.guess),
-            ("stack", *(f"depth {depth}" for depth in TAUGHT)),
-            [(NAMES[arm.kind], *map(tools.percent, arm.accuracies)) for arm in m.trained],
-        ),
-        Table(
-            say("left", layers=layers),
-            ("stack", "when", *(f"after {i}" for i in (0, layers // 4, layers // 2, layers))),
-            left,
-        ),
+        say.table("fresh", ("stack", *fresh_head), fresh, shallow=shallow, deep=deep),
+        say.table("learnt", ("stack", *taught_head), learnt, guess=100 * m.guess),
+        say.table("left", ("stack", "when", *(f"after {i}" for i in looks)), left, layers=layers),
     ]
 
 
@@ -272,48 +254,22 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Deep down: are residual stacks ahead, do gradients vanish without, is the output new?"""
-    right = {arm.kind: Interval.percent(arm.accuracies[-1], 100) for arm in m.trained}
-    ends = {arm.kind: arm.after[-1] for arm in m.trained}
-    fresh = {stack.kind: stack for stack in m.fresh}
-    without = NAMES["without"]
-    least = FADED * min(fresh[kind].first[-1] for kind in ("post", "pre"))
+    post, pre, without, bare = NAMES.values()
+    right = Figures({NAMES[x.kind]: Interval.percent(x.accuracies[-1], 100) for x in m.trained})
+    ends = Figures({NAMES[arm.kind]: arm.after[-1] for arm in m.trained})
+    gradients = Figures({NAMES[stack.kind]: stack.first[-1] for stack in m.fresh})
+    likeness = Figures({NAMES[stack.kind]: stack.alike[0] for stack in m.fresh})
+    least = FADED * min(stack.first[-1] for stack in m.fresh if stack.kind in ("post", "pre"))
     return say.verdict(
-        {
-            "deep": [
-                compare(right[kind], ">", right["without"], (NAMES[kind], without))
-                for kind in ("post", "pre")
-            ],
-            "gradient": compare(fresh["without"].first[-1], "<", least, (without, ""), form=".2g"),
-            "bare": compare(fresh[BARE].first[-1], "<", least, (NAMES[BARE], ""), form=".2g"),
-            "alike": compare(
-                fresh["without"].alike[0],
-                ">",
-                fresh["post"].alike[0],
-                (without, NAMES["post"]),
-                margin=ALIKE,
-                form=".2f",
-            ),
-            "new": [
-                compare(ends[kind], "<", KEPT, (NAMES[kind], ""), form=".2f")
-                for kind in ("post", "pre")
-            ],
-        },
-        layers=TAUGHT[-1],
-        depth=DEPTHS[-1],
-        alike_depth=DEPTHS[0],
-        kept=KEPT,
+        {"layers": TAUGHT[-1], "depth": DEPTHS[-1], "alike_depth": DEPTHS[0], "kept": KEPT},
+        deep=[right.compare(kind, ">", without) for kind in (post, pre)],
+        gradient=gradients.compare(without, "<", least, form=".2g"),
+        bare=gradients.compare(bare, "<", least, form=".2g"),
+        alike=likeness.compare(without, ">", post, margin=ALIKE, form=".2f"),
+        new=[ends.compare(kind, "<", KEPT, form=".2f") for kind in (post, pre)],
     )
 
 
-LAB = say.make_lab(
-    measure,
-    tables,
-    draw,
-    judge,
-    values={
-        "shallowest": DEPTHS[0],
-        "deepest": DEPTHS[-1],
-        "taught": Words.join(map(str, TAUGHT)),
-        "width": D_MODEL,
-    },
-)
+TAUGHT_WORDS = Words.join(map(str, TAUGHT))
+SIZES = {"shallowest": DEPTHS[0], "deepest": DEPTHS[-1], "taught": TAUGHT_WORDS, "width": D_MODEL}
+LAB = say.make_lab(measure, tables, draw, judge, SIZES)

@@ -16,7 +16,7 @@ from qkv.decode import complete
 from qkv.model import Decoder
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, look, new_figure
-from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.texts import Texts
 
 say = Texts("sampling")
@@ -77,17 +77,7 @@ def sentences(n: int, random: Random) -> list[tuple[int, int, int]]:
 def learn(seed: int, steps: int) -> Decoder:
     """Train a small language model on sentences of the language."""
     model = tools.decoder(
-        seed,
-        vocab_size=OBJECTS.stop,
-        d_model=32,
-        n_heads=4,
-        d_ff=64,
-        n_decoder_layers=1,
-        max_length=8,
-        norm_position="pre",
-        pad_id=PAD,
-        bos_id=BOS,
-        eos_id=EOS,
+        OBJECTS.stop, 32, 1, seed, max_length=8, pad_id=PAD, bos_id=BOS, eos_id=EOS
     )
     random = Random(seed)
 
@@ -140,16 +130,14 @@ def measure(settings: Settings) -> Measured:
 
 def tables(m: Measured) -> list[Table]:
     """Correctness, variety and reach of each rule."""
-    rows = [
-        (
-            row.rule,
-            *(tools.plus_minus(getattr(row, name)) for name in ("right", "variety", "reach")),
-        )
-        for row in m.rows
-    ]
-    text = ("the language itself", "100.0", tools.plus_minus(m.variety), tools.plus_minus(m.reach))
-    head = ("rule", "right", "different", "reached")
-    return [Table(say("drawn", m=m), head, [*rows, text])]
+    itself = Row("the language itself", [100.0], m.variety, m.reach)
+    columns = {
+        "rule": "{0.rule}",
+        "right": lambda row: tools.plus_minus(row.right),
+        "different": lambda row: tools.plus_minus(row.variety),
+        "reached": lambda row: tools.plus_minus(row.reach),
+    }
+    return [say.table("drawn", columns, [*m.rows, itself], m=m)]
 
 
 def of_kind(m: Measured, kind: str) -> list[Row]:
@@ -193,38 +181,21 @@ def best_reaching(m: Measured, kind: str, reach: float) -> Row:
 
 def judge(m: Measured) -> Verdict:
     """What does variety cost, and which rule gets most of it rightly?"""
-    rows = {row.rule: row for row in m.rows}
-
-    def of(rule: str, name: str) -> Interval:
-        return Interval.percent(getattr(rows[rule], name))
-
+    right, variety, reached = (
+        Figures({row.rule: Interval.percent(getattr(row, name)) for row in m.rows})
+        for name in ("right", "variety", "reach")
+    )
     reach = SHARE * fmean(m.reach)
-    best = {kind: best_reaching(m, kind, reach).rule for kind in KINDS}
-
-    def beats(kind: str, rival: str) -> Comparison:
-        names = best[kind], best[rival]
-        return compare(of(names[0], "right"), ">", of(names[1], "right"), names)
-
+    heat, top_k, top_p = (best_reaching(m, kind, reach).rule for kind in KINDS)
     return say.verdict(
-        {
-            "greedy": [
-                compare(of(GREEDY, "variety"), "<", 1, form=".2f"),
-                compare(of(GREEDY, "right"), ">", 99),
-            ],
-            "variety": compare(
-                of("T = 1.5", "variety"), ">", of("T = 0.3", "variety"), ("T = 1.5", "T = 0.3")
-            ),
-            "price": compare(
-                of("T = 2", "right"), "<", of("T = 0.6", "right"), ("T = 2", "T = 0.6")
-            ),
-            "plain": compare(of("T = 1", "right"), ">", 99, ("T = 1", "")),
-            "top_p": beats("top-p", "top-k"),
-            "temperature": beats("top-p", "T"),
-            "top_k": compare(
-                of("top-k 4", "reach"), "<", of("top-p 0.9", "reach"), ("top-k 4", "top-p 0.9")
-            ),
-        },
-        share=SHARE,
+        {"share": SHARE},
+        greedy=[compare(variety[GREEDY], "<", 1, form=".2f"), compare(right[GREEDY], ">", 99)],
+        variety=variety.compare("T = 1.5", ">", "T = 0.3"),
+        price=right.compare("T = 2", "<", "T = 0.6"),
+        plain=right.compare("T = 1", ">", 99),
+        top_p=right.compare(top_p, ">", top_k),
+        temperature=right.compare(top_p, ">", heat),
+        top_k=reached.compare("top-k 4", "<", "top-p 0.9"),
     )
 
 

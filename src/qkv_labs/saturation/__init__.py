@@ -161,22 +161,20 @@ NORMS = {  # column of the table: field
 
 def tables(m: Measured) -> list[Table]:
     """Norms by gap, number types, and steps."""
-    rows = [
+    norms = [
         (f"{norms.gap:.0f}", *(f"{getattr(norms, name):.2e}" for name in NORMS.values()))
         for norms in m.gaps[::2]
     ]
+    zeros = [(name, f"{gap:.2f}") for name, gap in m.zero_from.items()]
+    steps = {
+        "gap": "{0.gap:.0f}",
+        "cross-entropy": "{0.entropy}",
+        "squared error": lambda recovery: str(recovery.square or "–"),
+    }
     return [
-        Table(say("norms", n=m.n_classes), ("gap", *NORMS), rows),
-        Table(
-            say("zeros"),
-            ("number type", "from a gap of"),
-            [(name, f"{gap:.2f}") for name, gap in m.zero_from.items()],
-        ),
-        Table(
-            say("steps"),
-            ("gap", "cross-entropy", "squared error"),
-            [(f"{r.gap:.0f}", str(r.entropy), str(r.square or "–")) for r in m.recoveries],
-        ),
+        say.table("norms", ("gap", *NORMS), norms, n=m.n_classes),
+        say.table("zeros", ("number type", "from a gap of"), zeros),
+        say.table("steps", steps, m.recoveries),
     ]
 
 
@@ -219,20 +217,16 @@ def judge(m: Measured) -> Verdict:
     first, last = m.gaps[0], m.gaps[-1]
     gone = 1e-3  # of a norm that is of the order of 1
     return say.verdict(
-        {
-            "decays": [
-                compare(m.rate, "≈", -1, ("exponent", ""), margin=0.05, form=".3f"),
-                compare(last.autograd, "<", gone, ("autograd", ""), form=".1g"),
-            ],
-            "size": [
-                compare(first.shifted, "<", gone, ("all + 100", ""), form=".3g"),
-                compare(last.tied, "<", gone, ("two tied", ""), form=".3g"),
-            ],
-            "square": compare(
-                last.square_wrong, "<", gone, ("squared error, wrong", ""), form=".1g"
-            ),
-            "entropy": compare(last.entropy_wrong, "<", gone, ("p - y, wrong", ""), form=".3g"),
-        },
+        decays=[
+            compare(m.rate, "≈", -1, "exponent", margin=0.05, form=".3f"),
+            compare(last.autograd, "<", gone, "autograd", form=".1g"),
+        ],
+        size=[
+            compare(first.shifted, "<", gone, "all + 100", form=".3g"),
+            compare(last.tied, "<", gone, "two tied", form=".3g"),
+        ],
+        square=compare(last.square_wrong, "<", gone, "squared error, wrong", form=".1g"),
+        entropy=compare(last.entropy_wrong, "<", gone, "p - y, wrong", form=".3g"),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.model import Attention, Encoder, Mask, scores, weights
 from qkv_labs import tools
 from qkv_labs.figures import GREY, Figure, error_bars, look, new_figure, ticks
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.texts import Texts
 
 say = Texts("scale")
@@ -77,19 +77,12 @@ def measure(settings: Settings) -> Measured:
     return Measured(list(WIDTHS), variances, exponents, softmaxes, list(trained(settings)))
 
 
-def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.randn(shape, generator=generator)
-
-
-def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return (torch.rand(shape, generator=generator) * 2 - 1) * math.sqrt(3)
-
-
-def _signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.randint(2, shape, generator=generator) * 2.0 - 1
-
-
-COMPONENTS = {"normal": _normal, "uniform": _uniform, "±1": _signs}  # mean 0 and variance 1
+Shape = tuple[int, ...]
+COMPONENTS: dict[str, Callable[[Shape, torch.Generator], Tensor]] = {  # mean 0 and variance 1
+    "normal": lambda shape, draws: torch.randn(shape, generator=draws),
+    "uniform": lambda shape, draws: (torch.rand(shape, generator=draws) * 2 - 1) * math.sqrt(3),
+    "±1": lambda shape, draws: torch.randint(2, shape, generator=draws) * 2.0 - 1,
+}
 
 
 def variance(components: str, d_k: int, n_pairs: int, generator: torch.Generator) -> float:
@@ -100,9 +93,10 @@ def variance(components: str, d_k: int, n_pairs: int, generator: torch.Generator
 
 def softmax(d_k: int, scaled: bool, n_draws: int, generator: torch.Generator) -> Softmax:
     """Measure attention weights of random queries and keys, and the gradient that passes them."""
-    query = _normal((n_draws, 1, 1, d_k), generator).requires_grad_()
-    key = _normal((n_draws, 1, N_KEYS, d_k), generator)
-    arriving = _normal((n_draws, 1, 1, N_KEYS), generator)  # the loss's gradient by the weights
+    query = torch.randn(n_draws, 1, 1, d_k, generator=generator).requires_grad_()
+    key = torch.randn(n_draws, 1, N_KEYS, d_k, generator=generator)
+    # the loss's gradient by the weights
+    arriving = torch.randn(n_draws, 1, 1, N_KEYS, generator=generator)
     inputs = scores(query, key, Mask(), d_k**-0.5 if scaled else 1.0, None)
     p = weights(inputs)
     by_score, by_query = torch.autograd.grad((p * arriving).sum(), (inputs, query))
@@ -130,17 +124,14 @@ def build(d_k: int, arm: str, seed: int) -> Encoder:
     A smaller start draws queries and keys d_k^¼ times smaller, so that the first scores are those
     of the scaled arm though nothing is divided, as T5 does.
     """
+    settings: dict[str, Any] = {
+        "n_heads": D_MODEL // d_k,
+        "d_ff": D_MODEL,
+        "norm_position": "post",
+        "score_division": arm == WITH,
+    }
     model = tools.encoder(
-        seed,
-        vocab_size=N_TOKENS,
-        d_model=D_MODEL,
-        n_heads=D_MODEL // d_k,
-        d_ff=D_MODEL,
-        n_encoder_layers=2,
-        max_length=LENGTH,
-        head="token",
-        n_labels=N_TOKENS,
-        score_division=arm == WITH,
+        N_TOKENS, D_MODEL, 2, seed, n_labels=N_TOKENS, max_length=LENGTH, **settings
     )
     for module in model.modules():
         if arm == SMALLER and isinstance(module, Attention):
@@ -187,19 +178,13 @@ def tables(m: Measured) -> list[Table]:
         for index, d_k in enumerate(m.widths)
     ]
     variances.append(("exponent", *(f"{m.exponents[name]:.3f}" for name in names)))
-    gradients = (
-        "score_gradient",
-        "score_gradient_mean",
-        "query_gradient",
-        "query_gradient_mean",
-    )
     softmaxes = [
         (
             str(s.d_k),
             WITH if s.scaled else WITHOUT,
-            f"{s.entropy:.2f}",
-            f"{s.largest:.2f}",
-            *(f"{getattr(s, name):.2g}" for name in gradients),
+            *(f"{value:.2f}" for value in (s.entropy, s.largest)),
+            *(f"{value:.2g}" for value in (s.score_gradient, s.score_gradient_mean)),
+            *(f"{value:.2g}" for value in (s.query_gradient, s.query_gradient_mean)),
         )
         for s in m.softmaxes
     ]
@@ -207,22 +192,17 @@ def tables(m: Measured) -> list[Table]:
         *("d_k", "scores", "entropy / log n", "largest weight"),
         *("gradient at scores (median)", "(mean)", "gradient at query (median)", "(mean)"),
     )
-    runs = [
-        (
-            str(run.d_k),
-            run.arm,
-            f"{run.rate:g}",
-            tools.percent(run.test),
-            "chosen" if run == best(m, run.d_k, run.arm) else "",
-        )
-        for run in m.runs
-    ]
-    run_head = ("d_k", "scores", "learning rate", "held-out accuracy", "by validation")
-    softmax_title = say("softmaxes", n=N_KEYS)
+    runs = {
+        "d_k": "{0.d_k}",
+        "scores": "{0.arm}",
+        "learning rate": "{0.rate:g}",
+        "held-out accuracy": lambda run: tools.percent(run.test),
+        "by validation": lambda run: "chosen" if run == best(m, run.d_k, run.arm) else "",
+    }
     return [
-        Table(say("variances"), ("d_k", *names), variances),
-        Table(softmax_title, softmax_head, softmaxes),
-        Table(say("runs"), run_head, runs),
+        say.table("variances", ("d_k", *names), variances),
+        say.table("softmaxes", softmax_head, softmaxes, n=N_KEYS),
+        say.table("runs", runs, m.runs),
     ]
 
 
@@ -275,41 +255,24 @@ def judge(m: Measured) -> Verdict:
     def reached(d_k: int, arm: str) -> Interval:
         return Interval.percent(best(m, d_k, arm).test, 100)
 
-    sides = (WITHOUT, WITH)
+    exponent = Interval.of(list(m.exponents.values()))
+    tenth = f"d_k = {last}", f"0.1 · (d_k = {first})"
+    means = Figures({WITHOUT: plain.query_gradient_mean, WITH: scaled.query_gradient_mean})
+    widest = Figures({arm: reached(widths[-1], arm) for arm in (SMALLER, WITH)})
     return say.verdict(
-        {
-            "grows": compare(
-                Interval.of(list(m.exponents.values())),
-                "≈",
-                1,
-                ("exponent", ""),
-                margin=0.05,
-                form=".3f",
-            ),
-            "one_hot": [
-                compare(plain.largest, ">", 0.9, (WITHOUT, ""), form=".2f"),
-                compare(scaled.largest, "<", 0.5, (WITH, ""), form=".2f"),
-            ],
-            "vanishes": compare(
-                plain.score_gradient,
-                "<",
-                0.1 * narrow.score_gradient,
-                (f"d_k = {last}", f"0.1 · (d_k = {first})"),
-                form=".2g",
-            ),
-            "mean": compare(
-                plain.query_gradient_mean, "<", scaled.query_gradient_mean, sides, form=".2g"
-            ),
-            "trains": [
-                compare(reached(d_k, WITHOUT), "<", reached(d_k, WITH), (f"d_k = {d_k}", ""))
-                for d_k in widths
-            ],
-            "only": compare(
-                reached(widths[-1], SMALLER), "<", reached(widths[-1], WITH), (SMALLER, WITH)
-            ),
-        },
-        last=last,
-        first=first,
+        {"last": last, "first": first},
+        grows=compare(exponent, "≈", 1, "exponent", margin=0.05, form=".3f"),
+        one_hot=[
+            compare(plain.largest, ">", 0.9, WITHOUT, form=".2f"),
+            compare(scaled.largest, "<", 0.5, WITH, form=".2f"),
+        ],
+        vanishes=compare(plain.score_gradient, "<", 0.1 * narrow.score_gradient, tenth, form=".2g"),
+        mean=means.compare(WITHOUT, "<", WITH, form=".2g"),
+        trains=[
+            compare(reached(d_k, WITHOUT), "<", reached(d_k, WITH), f"d_k = {d_k}")
+            for d_k in widths
+        ],
+        only=widest.compare(SMALLER, "<", WITH),
     )
 
 

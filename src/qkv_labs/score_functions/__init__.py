@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from qkv.model import Layout, Mask, weights
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.texts import Texts
 
 say = Texts("score_functions")
@@ -186,13 +186,7 @@ class Model(nn.Module):
     def __init__(self, arm: str, task: Recall, d_model: int = 32) -> None:
         super().__init__()
         self.body = tools.encoder(
-            vocab_size=task.n_keys + task.n_values + 1,
-            d_model=d_model,
-            n_heads=1,
-            d_ff=2 * d_model,
-            n_encoder_layers=1,
-            positions="none",
-            norm_position="pre",
+            task.n_keys + task.n_values + 1, d_model, 1, n_heads=1, positions="none"
         )
         self.output = nn.Linear(d_model, task.n_values)
         attention: Any = self.body.encoder.blocks[0].self_attention
@@ -254,31 +248,24 @@ def longest(m: Measured) -> dict[str, Cost]:
 
 def tables(m: Measured) -> list[Table]:
     """Costs at the greatest length, and what was learnt."""
-    costs = [
-        (
-            arm,
-            f"{cost.operations / 1e6:.1f}",
-            f"{cost.largest / 2**20:.1f}",
-            f"{1e3 * cost.seconds:.1f}",
-        )
-        for arm, cost in longest(m).items()
+    costs = {
+        "score": "{0.arm}",
+        "operations (M)": lambda cost: f"{cost.operations / 1e6:.1f}",
+        "largest tensor (MiB)": lambda cost: f"{cost.largest / 2**20:.1f}",
+        "CPU (ms)": lambda cost: f"{1e3 * cost.seconds:.1f}",
+    }
+    learnt = {
+        "score": "{0.arm}",
+        "rate": "{0.rate:g}",
+        "parameters": "{0.parameters}",
+        "accuracy (%)": lambda quality: tools.percent(quality.accuracy),
+        "steps to half the loss": lambda quality: tools.plus_minus(quality.steps, 0),
+    }
+    longest_ = list(longest(m).values())
+    return [
+        say.table("costs", costs, longest_, n=longest_[0].length, d=D_HEAD),
+        say.table("learnt", learnt, m.qualities, m=m),
     ]
-    learnt = [
-        (
-            q.arm,
-            f"{q.rate:g}",
-            str(q.parameters),
-            tools.percent(q.accuracy),
-            tools.plus_minus(q.steps, 0),
-        )
-        for q in m.qualities
-    ]
-    n = max(cost.length for cost in m.costs)
-    cost_title = say("costs", n=n, d=D_HEAD)
-    title = say("learnt", m=m)
-    cost_head = ("score", "operations (M)", "largest tensor (MiB)", "CPU (ms)")
-    head = ("score", "rate", "parameters", "accuracy (%)", "steps to half the loss")
-    return [Table(cost_title, cost_head, costs), Table(title, head, learnt)]
 
 
 def draw(m: Measured) -> Figure:
@@ -310,43 +297,23 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Is the dot product cheaper, as good a measure, and better at learning than others?"""
+    dot, additive = "scaled dot", "additive"
     costs = longest(m)
-    dot, additive, cosine = (costs[name] for name in ("scaled dot", "additive", LEARNT))
-    right = {quality.arm: Interval.percent(quality.accuracy, 100) for quality in m.qualities}
-    steps = {quality.arm: Interval.of(quality.steps) for quality in m.qualities}
+    seconds = Figures({arm: 1000 * cost.seconds for arm, cost in costs.items()})
+    operations = Figures({arm: cost.operations / 1e6 for arm, cost in costs.items()})
+    right = Figures({x.arm: Interval.percent(x.accuracy, 100) for x in m.qualities})
+    steps = Figures({x.arm: Interval.of(x.steps) for x in m.qualities})
+    hundredth = costs[dot].operations / 1e8
     return say.verdict(
-        {
-            "cheaper": [
-                compare(
-                    1000 * dot.seconds, "<", 1000 * additive.seconds, ("scaled dot", "additive")
-                ),
-                compare(dot.largest / 2**20, "<", additive.largest / 2**20),
-            ],
-            "cosine_cost": compare(
-                dot.operations / 1e6,
-                "<",
-                cosine.operations / 1e6,
-                ("scaled dot", LEARNT),
-                margin=0.01 * dot.operations / 1e6,
-                form=".2f",
-            ),
-            "likeness": compare(
-                right["scaled dot"], "≈", right[LEARNT], ("scaled dot", LEARNT), margin=5
-            ),
-            "better": compare(
-                right["scaled dot"], ">", right["additive"], ("scaled dot", "additive")
-            ),
-            "sooner": compare(
-                steps["scaled dot"],
-                "<",
-                steps["additive"],
-                ("scaled dot", "additive"),
-                form=".0f",
-            ),
-            "unscaled": compare(
-                right["dot"], ">", right["additive"], ("dot", "additive"), margin=-5
-            ),
-        },
+        cheaper=[
+            seconds.compare(dot, "<", additive),
+            compare(costs[dot].largest / 2**20, "<", costs[additive].largest / 2**20),
+        ],
+        cosine_cost=operations.compare(dot, "<", LEARNT, margin=hundredth, form=".2f"),
+        likeness=right.compare(dot, "≈", LEARNT, margin=5),
+        better=right.compare(dot, ">", additive),
+        sooner=steps.compare(dot, "<", additive, form=".0f"),
+        unscaled=right.compare("dot", ">", additive, margin=-5),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from qkv.decode import generate
 from qkv.model import EncoderDecoder, equation, use_path
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
-from qkv_labs.lab import Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Settings, Table, Verdict, compare
 from qkv_labs.texts import Texts
 
 say = Texts("serial")
@@ -65,23 +64,14 @@ def measure(settings: Settings) -> Measured:
             timed = predict(way, quick, source, target)
             if way == TRAIN:
                 timed = learn(quick, source, target)
-            counted.append(count(way, length, exact, work, least_seconds(timed)))
+            counted.append(count(way, length, exact, work, tools.least_seconds(timed)))
     return Measured(N_SOURCE, counted)
 
 
 def build(seed: int, longest: int) -> EncoderDecoder:
     """Build a model with random weights, whose greedy output varies."""
     model = tools.encoder_decoder(
-        seed,
-        vocab_size=N_TOKENS,
-        d_model=64,
-        n_heads=4,
-        d_ff=256,
-        n_encoder_layers=2,
-        n_decoder_layers=2,
-        norm_position="pre",
-        tie="none",
-        max_length=max(longest + 1, N_SOURCE),
+        N_TOKENS, 64, 2, seed, d_ff=256, tie="none", max_length=max(longest + 1, N_SOURCE)
     )
     return model.eval()
 
@@ -181,16 +171,6 @@ def count(
     return Counted(way, length, *passes, sum(decoder), pairs, seconds, tokens)
 
 
-def least_seconds(work: Callable[[], list[int]], repeats: int = 3) -> float:
-    """Return CPU seconds: the least of several, since disturbances only add."""
-    seconds = []
-    for _ in range(repeats):
-        begin = time.process_time()
-        work()
-        seconds.append(time.process_time() - begin)
-    return min(seconds)
-
-
 def growth(m: Measured, way: str, name: str, least: int = 0) -> float:
     """Return the exponent of T in a cost, from some length on."""
     counted = [x for x in tools.where(m.counted, way=way) if x.length >= least]
@@ -210,7 +190,7 @@ def tables(m: Measured) -> list[Table]:
     exponents = [
         (way, *(f"{growth(m, way, *cost):.2f}" for cost in EXPONENTS.values())) for way in WAYS
     ]
-    columns = {
+    counts = {
         "way": "{0.way}",
         "T": "{0.length}",
         "encoder passes": "{0.encoder_passes}",
@@ -220,8 +200,8 @@ def tables(m: Measured) -> list[Table]:
         "CPU ms a token": lambda x: f"{1e3 * x.seconds / x.length:.3f}",
     }
     return [
-        Table(say("exponents"), ("way", *EXPONENTS), exponents),
-        Table.of(say("counts"), m.counted, columns),
+        say.table("exponents", ("way", *EXPONENTS), exponents),
+        say.table("counts", counts, m.counted),
     ]
 
 
@@ -267,28 +247,22 @@ def judge(m: Measured) -> Verdict:
     by_way = {way: tools.where(m.counted, way=way) for way in WAYS}
     tokens = [tools.column(counted, "tokens") for counted in by_way.values()]
     n_different = sum(predicted != tokens[0] for predicted in tokens)
-    ratios = [
-        generated.seconds / trained.seconds
-        for trained, generated in zip(by_way[TRAIN], by_way[CACHE], strict=True)
-    ]
     train, cache = by_way[TRAIN][-1], by_way[CACHE][-1]
-    length = train.length
+    growths = Figures({way: growth(m, way, "positions", LONG) for way in (PREFIX, CACHE)})
     return say.verdict(
-        {
-            "once": compare(train.decoder_passes, "≈", 1, ("decoder passes", ""), form=".0f"),
-            "each": compare(cache.decoder_passes, "≈", length, ("decoder passes", ""), form=".0f"),
-            "encoder": compare(cache.encoder_passes, "≈", 1, ("encoder passes", ""), form=".0f"),
-            "same": compare(n_different, "≈", 0, form=".0f"),
-            "slower": [
-                compare(ratio, ">", 1, (f"T = {trained.length}", ""))
-                for ratio, trained in zip(ratios, by_way[TRAIN], strict=True)
-            ],
-            "cache": [
-                compare(growth(m, PREFIX, "positions", LONG), "≈", 2, (PREFIX, ""), 0.05, ".2f"),
-                compare(growth(m, CACHE, "positions", LONG), "≈", 1, (CACHE, ""), 0.05, ".2f"),
-            ],
-        },
-        length=length,
+        {"length": train.length},
+        once=compare(train.decoder_passes, "≈", 1, "decoder passes", form=".0f"),
+        each=compare(cache.decoder_passes, "≈", train.length, "decoder passes", form=".0f"),
+        encoder=compare(cache.encoder_passes, "≈", 1, "encoder passes", form=".0f"),
+        same=compare(n_different, "≈", 0, form=".0f"),
+        slower=[
+            compare(generated.seconds / trained.seconds, ">", 1, f"T = {trained.length}")
+            for trained, generated in zip(by_way[TRAIN], by_way[CACHE], strict=True)
+        ],
+        cache=[
+            growths.compare(PREFIX, "≈", 2, 0.05, ".2f"),
+            growths.compare(CACHE, "≈", 1, 0.05, ".2f"),
+        ],
     )
 
 

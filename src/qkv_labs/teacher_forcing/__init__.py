@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean
 
 import numpy as np
@@ -18,7 +19,7 @@ from qkv.demo import demo_corpus
 from qkv.model import EncoderDecoder, Layout, NewTokens
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, compare
 from qkv_labs.shared import EncodedPairs, Translations, special_ids, tokenizer_of
 from qkv_labs.texts import Texts
 
@@ -44,7 +45,7 @@ class Work:
 
     def build(self, seed: int) -> EncoderDecoder:
         """Build the model with the first weights of a seed."""
-        return tools.encoder_decoder(seed, **self.settings)
+        return tools.encoder_decoder(**self.settings, seed=seed, norm_position="post")
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,11 @@ def translation(full: bool) -> Work:
     """Encode the packaged corpus for a small encoder-decoder."""
     corpus = demo_corpus()
     tokenizer = tokenizer_of(corpus.train, 1000)
-    sizes = {"d_model": 64, "n_heads": 4, "d_ff": 128, "max_length": 64}
-    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
     train, held_out = (
         EncodedPairs.of(pairs, tokenizer, tokenizer)
         for pairs in (corpus.train, corpus.valid + corpus.test)
     )
-    settings = {**special_ids(tokenizer), **sizes, **layers}
+    settings = {**special_ids(tokenizer), "d_model": 64, "n_layers": 1, "max_length": 64}
     return Work(train, held_out, settings, 1000 if full else 300)
 
 
@@ -97,16 +96,18 @@ def logits_of(model: EncoderDecoder, batch: Translations, target: Tensor | None 
 
 
 @torch.no_grad()
-def step_by_step(model: EncoderDecoder, batch: Translations) -> tuple[Tensor, int]:
-    """Predict one position after the other; return logits and the number of passes."""
-    target, lengths = batch.target, batch.layout.lengths
-    memory = model.remember(batch.source, Layout(lengths=lengths))
+def step_by_step(
+    model: EncoderDecoder, batch: Translations, target: Tensor, own: bool = False
+) -> Tensor:
+    """Predict one position after the other, (B, T, V), after a target or after own tokens."""
+    memory = model.remember(batch.source, Layout(lengths=batch.layout.lengths))
     store = empty_store(model, *target.shape)
-    steps = []
+    logits: list[Tensor] = []
     for position, token in enumerate(target.unbind(1)):
+        read = logits[-1].argmax(dim=-1) if own and logits else token
         new = NewTokens(store, position, position + 1)
-        steps.append(model.output(model.decode(token[:, None], memory, cache=new)[:, -1]))
-    return torch.stack(steps, dim=1), len(steps)
+        logits.append(model.output(model.decode(read[:, None], memory, cache=new)[:, -1]))
+    return torch.stack(logits, dim=1)
 
 
 def mixed_input(
@@ -119,18 +120,10 @@ def mixed_input(
     return own.where(chosen, target)
 
 
-@torch.no_grad()
 def own_input(model: EncoderDecoder, batch: Translations) -> Tensor:
     """Return what the decoder reads when it writes alone: BOS, then its own greedy tokens."""
-    target, lengths = batch.target, batch.layout.lengths
-    memory = model.remember(batch.source, Layout(lengths=lengths))
-    store = empty_store(model, *target.shape)
-    tokens = [target[:, 0]]
-    for position in range(target.shape[1] - 1):
-        new = NewTokens(store, position, position + 1)
-        hidden = model.decode(tokens[-1][:, None], memory, cache=new)[:, -1]
-        tokens.append(model.output(hidden).argmax(dim=-1))
-    return torch.stack(tokens, dim=1)
+    tokens = step_by_step(model, batch, batch.target[:, :-1], own=True).argmax(dim=-1)
+    return torch.cat([batch.target[:, :1], tokens], dim=1)
 
 
 def train(work: Work, seed: int, way: str) -> tuple[EncoderDecoder, float]:
@@ -166,11 +159,6 @@ def edit_table(left: Sequence[int], right: Sequence[int]) -> list[list[int]]:
     return table
 
 
-def edit_distance(left: Sequence[int], right: Sequence[int]) -> int:
-    """Count the fewest insertions, deletions and changes between two texts."""
-    return edit_table(left, right)[-1][-1]
-
-
 def aligned_errors(output: Sequence[int], reference: Sequence[int]) -> list[bool]:
     """Return which tokens of the reference an output lacks, in an alignment of fewest edits."""
     table, errors = edit_table(output, reference), [True] * len(reference)
@@ -195,32 +183,29 @@ def first_slip(output: Sequence[int], reference: Sequence[int]) -> int:
 
 def after_slips(
     outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]], wrong: Tensor
-) -> tuple[float, float]:
-    """Return errors in percent after an output's first slip: by itself, and put right."""
-    own = true = total = 0  # own ones are edits: one word too many must not spoil all later ones
-    for output, reference, errors in zip(outputs, references, wrong.tolist(), strict=True):
-        slip = first_slip(output, reference)
-        if slip + 1 >= len(reference):
-            continue
-        own += edit_distance(output[slip + 1 :], reference[slip + 1 :])
-        true += sum(errors[slip + 1 : len(reference)])
-        total += len(reference) - slip - 1
-    return 100 * own / max(1, total), 100 * true / max(1, total)
+) -> tuple[float, float, list[float], list[float]]:
+    """Return errors in percent after an output's first slip: by itself, and put right.
 
-
-def drift(
-    outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]], wrong: Tensor
-) -> tuple[list[float], list[float]]:
-    """Return errors 1, 2 … tokens after the first slip, in percent: by itself, and put right."""
+    First those of all tokens, an output's own by edit distance, since one word too many must not
+    spoil all later ones; then those 1, 2 … tokens after the slip.
+    """
+    edits = n_true = total = 0
     own: list[list[bool]] = [[] for _ in range(DISTANCES)]
     true: list[list[bool]] = [[] for _ in range(DISTANCES)]
     for output, reference, errors in zip(outputs, references, wrong.tolist(), strict=True):
         slip = first_slip(output, reference)
-        rest = aligned_errors(output[slip + 1 :], reference[slip + 1 :])
-        for distance, error in enumerate(rest[:DISTANCES]):
-            own[distance].append(error)
-            true[distance].append(errors[slip + 1 + distance])
-    return tuple([100 * fmean(at or [0]) for at in rates] for rates in (own, true))  # type: ignore[return-value]
+        rest, wanted = output[slip + 1 :], reference[slip + 1 :]
+        put_right = errors[slip + 1 : len(reference)]
+        if wanted:
+            edits += edit_table(rest, wanted)[-1][-1]
+            n_true += sum(put_right)
+            total += len(wanted)
+        pairs = zip(aligned_errors(rest, wanted), put_right, strict=True)
+        for distance, (own_error, true_error) in enumerate(islice(pairs, DISTANCES)):
+            own[distance].append(own_error)
+            true[distance].append(true_error)
+    drift_own, drift_true = ([100 * fmean(at or [0]) for at in errors] for errors in (own, true))
+    return 100 * edits / max(1, total), 100 * n_true / max(1, total), drift_own, drift_true
 
 
 @torch.no_grad()
@@ -239,14 +224,17 @@ def judged(model: EncoderDecoder, work: Work, seed: int, seconds: float = 0.0) -
     aligned = map(aligned_errors, outputs, references)
     lacking = torch.tensor([[*row, *[False] * (width - len(row))] for row in aligned])
     positions = range(min(POSITIONS, width))
+    own, true, drift_own, drift_true = after_slips(outputs, references, wrong)
     return Judged(
         100 * fmean(equal),
         _percent(wrong, real),
         float(tools.token_loss(logits, labels)),
-        *after_slips(outputs, references, wrong),
+        own,
+        true,
         [_percent(wrong[:, t], real[:, t]) for t in positions],
         [_percent(lacking[:, t], real[:, t]) for t in positions],
-        *drift(outputs, references, wrong),
+        drift_own,
+        drift_true,
         *spoilt_errors(model, batch, logits, seed),
         seconds,
     )
@@ -285,8 +273,8 @@ def compared(model: EncoderDecoder, work: Work) -> tuple[float, int]:
     """Return the largest difference at once against step by step, in float64, and the passes."""
     batch = work.held_out.batch(range(min(64, len(work.held_out))), model.config)
     exact = copy.deepcopy(model).double()
-    stepwise, passes = step_by_step(exact, batch)
-    return float((logits_of(exact, batch) - stepwise).abs().max()), passes
+    stepwise = step_by_step(exact, batch, batch.target)
+    return float((logits_of(exact, batch) - stepwise).abs().max()), stepwise.shape[1]
 
 
 def measure(settings: Settings) -> Measured:
@@ -317,7 +305,8 @@ COLUMNS = {
 
 def tables(m: Measured) -> list[Table]:
     """Both ways to compute, and three ways to train."""
-    rows = [
+    passes = (("at once", "1", "–"), ("one by one", str(m.passes), f"{m.difference:.1e}"))
+    errors = [
         (
             way,
             *(
@@ -328,12 +317,8 @@ def tables(m: Measured) -> list[Table]:
         for way, models in ((FORCED, m.forced), (SCHEDULED, m.scheduled), (FREE, m.free))
     ]
     return [
-        Table(
-            say("passes"),
-            ("", "passes", "largest difference of logits"),
-            (("at once", "1", "–"), ("one by one", str(m.passes), f"{m.difference:.1e}")),
-        ),
-        Table(say("errors"), ("training", *COLUMNS), rows),
+        say.table("passes", ("", "passes", "largest difference of logits"), passes),
+        say.table("errors", ("training", *COLUMNS), errors),
     ]
 
 
@@ -372,27 +357,20 @@ def judge(m: Measured) -> Verdict:
     def at(name: str, distance: int) -> Interval:
         return Interval.percent([model[distance] for model in tools.column(m.forced, name)])
 
+    ways = {FORCED: m.forced, SCHEDULED: m.scheduled, FREE: m.free}
+    exact = Figures({way: of(models, "exact") for way, models in ways.items()})
+    own, put_right = (of(m.forced, name) for name in ("slipped_own", "slipped_true"))
     first, last = "1 token after", f"{DISTANCES} tokens after"
     return say.verdict(
-        {
-            "once": compare(m.difference, "<", EXACT, form=".1g"),
-            "stable": compare(of(m.free, "exact"), "<", of(m.forced, "exact"), (FREE, FORCED)),
-            "costs": compare(
-                of(m.forced, "slipped_own"),
-                ">",
-                of(m.forced, "slipped_true"),
-                ("after a slip, own", "put right"),
-            ),
-            "accumulates": compare(at("drift_own", -1), ">", at("drift_own", 0), (last, first)),
-            "lasts": compare(
-                at("spoilt", -1), ">", at("unspoilt", -1), ("one wrong token", "none"), margin=1
-            ),
-            "scheduled": compare(
-                of(m.scheduled, "exact"), ">", of(m.forced, "exact"), (SCHEDULED, FORCED)
-            ),
-        },
-        passes=m.passes,
-        n=DISTANCES,
+        {"passes": m.passes, "n": DISTANCES},
+        once=compare(m.difference, "<", EXACT, form=".1g"),
+        stable=exact.compare(FREE, "<", FORCED),
+        costs=compare(own, ">", put_right, ("after a slip, own", "put right")),
+        accumulates=compare(at("drift_own", -1), ">", at("drift_own", 0), (last, first)),
+        lasts=compare(
+            at("spoilt", -1), ">", at("unspoilt", -1), ("one wrong token", "none"), margin=1
+        ),
+        scheduled=exact.compare(SCHEDULED, ">", FORCED),
     )
 
 

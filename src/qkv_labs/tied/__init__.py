@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qkv.model import Encoder
 from qkv_labs import tools
 from qkv_labs.figures import COLOURS, Figure, new_figure
-from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, Words, compare
+from qkv_labs.lab import Figures, Interval, Settings, Table, Verdict, Words
 from qkv_labs.texts import Texts
 
 say = Texts("tied")
@@ -57,18 +57,10 @@ def wide_head(scheme: str) -> int:
 
 def build(scheme: str, d_head: int, n_layers: int) -> Encoder:
     """Build a pre-norm encoder without positions that names a variant at each word."""
+    n_words = 2 * N_CLASSES * N_VARIANTS
+    settings: dict[str, Any] = {"positions": "none", "bias": False}
     model = tools.encoder(
-        vocab_size=2 * N_CLASSES * N_VARIANTS,
-        d_model=D_MODEL,
-        n_heads=N_HEADS,
-        d_key=d_head,
-        d_ff=64,
-        n_encoder_layers=n_layers,
-        positions="none",
-        norm_position="pre",
-        bias=False,
-        head="token",
-        n_labels=N_VARIANTS,
+        n_words, D_MODEL, n_layers, n_heads=N_HEADS, d_key=d_head, n_labels=N_VARIANTS, **settings
     )
     for block in model.encoder.blocks:
         attention: Any = block.self_attention
@@ -193,21 +185,17 @@ def measure(settings: Settings) -> Measured:
 
 def tables(m: Measured) -> list[Table]:
     """One table a setting."""
-    head = ("projections", "parameters", "accuracy (%)", "steps to half the loss")
+    columns = {
+        "projections": lambda arm: arm.scheme + ("" if arm.equal else ", simply tied"),
+        "parameters": "{0.parameters}",
+        "accuracy (%)": lambda arm: tools.percent(arm.accuracy),
+        "steps to half the loss": lambda arm: tools.plus_minus(arm.steps, 0),
+    }
     result = []
     for setting in SETTINGS:
-        rows = [
-            (
-                arm.scheme + ("" if arm.equal else ", simply tied"),
-                str(arm.parameters),
-                tools.percent(arm.accuracy),
-                tools.plus_minus(arm.steps, 0),
-            )
-            for arm in tools.where(m.arms, setting=setting.name)
-        ]
         name = Words(setting.title, say.cell(setting.name))
-        title = say("arms", name=name, m=m)
-        result.append(Table(title, head, rows))
+        arms = tools.where(m.arms, setting=setting.name)
+        result.append(say.table("arms", columns, arms, name=name, m=m))
     return result
 
 
@@ -236,28 +224,25 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-def _equal_arms(m: Measured, setting: Setting) -> dict[str, Arm]:
-    return {arm.scheme: arm for arm in tools.where(m.arms, setting=setting.name, equal=True)}
-
-
 def judge(m: Measured) -> Verdict:
     """What does each way of tying cost at equal parameters, on each task?"""
+    equal = tools.where(m.arms, equal=True)
     one_layer, like, two_layers = (
-        {name: Interval.percent(arm.accuracy, 100) for name, arm in _equal_arms(m, setting).items()}
-        for setting in SETTINGS
+        Figures(
+            {
+                arm.scheme: Interval.percent(arm.accuracy, 100)
+                for arm in equal
+                if arm.setting == name
+            }
+        )
+        for name in tools.column(SETTINGS, "name")
     )
-
-    def costs(right: dict[str, Interval], tie: str) -> Comparison:
-        return compare(right[tie], "<", right["separate"], (tie, "separate"))
-
     return say.verdict(
-        {
-            "unlike": costs(one_layer, "Q=K"),
-            "like": compare(like["Q=K"], "≈", like["separate"], ("Q=K", "separate"), margin=2),
-            "content": [costs(one_layer, "K=V"), costs(like, "K=V")],
-            "all": costs(one_layer, "Q=K=V"),
-            "deeper": costs(two_layers, "Q=K"),
-        },
+        unlike=one_layer.compare("Q=K", "<", "separate"),
+        like=like.compare("Q=K", "≈", "separate", margin=2),
+        content=[right.compare("K=V", "<", "separate") for right in (one_layer, like)],
+        all=one_layer.compare("Q=K=V", "<", "separate"),
+        deeper=two_layers.compare("Q=K", "<", "separate"),
     )
 
 

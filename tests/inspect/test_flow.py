@@ -10,9 +10,8 @@ from rich.cells import cell_len
 
 from qkv.inspect import Trace
 from qkv.inspect.answers.flow import Flow, Stage, feeds, flow, skips
-from qkv.inspect.draw import ATTENTION, KEY, QUERY, VALUE
 from qkv.inspect.draw.labels import wrapped_formula
-from qkv.inspect.draw.style import DARK
+from qkv.inspect.draw.style import ATTENTION, DARK, KEY, QUERY, VALUE
 from tests.inspect.conftest import make_trace
 from tests.inspect.test_draw import draw_strictly, printed
 from tests.inspect.test_trace import LINES

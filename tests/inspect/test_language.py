@@ -18,9 +18,9 @@ from qkv.inspect.answers.answer import Question
 from qkv.inspect.answers.beam_tree import REASONS
 from qkv.inspect.answers.curves import Curves
 from qkv.inspect.answers.flow import flow
-from qkv.inspect.draw import chinese, localized
+from qkv.inspect.draw import chinese
 from qkv.inspect.draw.labels import wrapped
-from qkv.inspect.draw.language import language
+from qkv.inspect.draw.language import language, localized
 from qkv.inspect.views import VIEWS, applicable, report_page
 from tests.inspect.conftest import make_trace, side
 

@@ -19,7 +19,7 @@ from qkv.inspect.answers.compare import compare_readings
 from qkv.inspect.answers.positions import PositionTable
 from qkv.inspect.answers.rollout import Rollout
 from qkv.inspect.answers.steps import Candidate, Prediction, Steps
-from qkv.inspect.draw import visible
+from qkv.inspect.draw.labels import visible
 from qkv.inspect.views import VIEWS
 from tests.inspect.conftest import CPU, make_trace
 from tests.inspect.test_draw import draw_strictly, labels, panels, printed
@@ -190,6 +190,12 @@ def test_drift_has_a_line_per_token_while_they_can_be_told_apart() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["each token", "mean"]
     drawn = np.array([line.get_ydata() for line in longer.axes[0].lines])
     np.testing.assert_allclose(drawn[-1], drawn[:-1].mean(axis=0))
+
+
+def test_a_token_in_a_legend_is_no_formula() -> None:
+    trace = chinese("decoder", 4)
+    target = replace(trace.inputs.target, names=(("$^$", "a", "$_$", "b"),))
+    draw_strictly(Trace(trace.model, replace(trace.inputs, target=target)).drift().draw())
 
 
 def test_an_attention_sink_is_named() -> None:

@@ -262,7 +262,7 @@ def _open(
     """Load what the views need: logs, a model, a trace, a second model."""
     from qkv.inspect.answers.curves import read_logs, read_smoothings
     from qkv.inspect.answers.embeddings import vocabularies
-    from qkv.inspect.draw import localized
+    from qkv.inspect.draw.language import localized
     from qkv.tasks import load
 
     comparing = "compare" in views and "curves" not in views
@@ -409,8 +409,8 @@ def _print(names: list[str], question: Question) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from qkv.inspect.draw import localized
     from qkv.inspect.draw.labels import wrapped
+    from qkv.inspect.draw.language import localized
     from qkv.inspect.views import VIEWS
 
     console = Console(highlight=False)

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, MapAnswer, Question, View, the_trace
-from qkv.inspect.draw import HeatMap, localized
+from qkv.inspect.draw.heat_map import HeatMap
+from qkv.inspect.draw.language import localized
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 TITLES = {
     "encoder.self_attention": "Self-attention of the encoder",

@@ -20,26 +20,17 @@ from qkv.decode.beam import BeamSearch
 from qkv.decode.request import BeamStep, Handle, prompt_limits, token_limits
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
-from qkv.inspect.draw import (
-    INK,
-    QUERY,
-    VALUE,
-    Table,
-    caption,
-    clipped,
-    decimal,
-    localized,
-    new_figure,
-    visible,
-)
+from qkv.inspect.draw.labels import clipped, decimal, visible
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.style import INK, QUERY, VALUE, caption, new_figure
+from qkv.inspect.draw.table import Table
 from qkv.inspect.trace.inputs import Inputs
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Decoder, Encoder, EncoderDecoder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 Fate = Literal["kept", "ended", "pruned"]
 LogitsAfter = Callable[[Sequence[int]], Tensor]

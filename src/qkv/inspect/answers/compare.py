@@ -12,23 +12,16 @@ from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import count_layers
-from qkv.inspect.draw import (
-    COLOURS,
-    MARKERS,
-    Table,
-    caption,
-    clipped,
-    localized,
-    new_figure,
-    visible,
-)
+from qkv.inspect.draw.labels import clipped, units, visible
+from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.panels import draw_visibility
+from qkv.inspect.draw.style import COLOURS, MARKERS, caption, new_figure
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class SideBySide(Answer):
                     (
                         visible(token),
                         localized("{count} of {all}", count=int(seen.sum()), all=len(seen)),
-                        "  ".join(f"{visible(name)} {value:.3f}" for name, value in best),
+                        units(best, ".3f"),
                     )
                     for token, seen, best in zip(
                         reading.tokens, reading.allowed, reading.outputs, strict=True

@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.errors import UserError
-from qkv.inspect.draw import Table, piece
+from qkv.inspect.draw.page import piece
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from qkv.inspect.trace.archive import SavedTrace
-    from qkv.inspect.trace.trace import Trace
 
 
 @dataclass(frozen=True)

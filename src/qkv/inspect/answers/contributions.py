@@ -24,28 +24,19 @@ from qkv.inspect.answers.answer import (
     the_trace,
     token_position,
 )
-from qkv.inspect.draw import (
-    HeatMap,
-    Table,
-    array,
-    caption,
-    clipping_note,
-    decimal,
-    localized,
-    new_figure,
-    robust_limit,
-    visible,
-)
+from qkv.inspect.draw.heat_map import HeatMap, clipping_note, robust_limit
+from qkv.inspect.draw.labels import decimal, visible
+from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.panels import draw_by_head, map_by_head
-from qkv.inspect.draw.style import ABOVE, BELOW, DIVERGING
+from qkv.inspect.draw.style import ABOVE, BELOW, DIVERGING, array, caption, new_figure
+from qkv.inspect.draw.table import Table
 from qkv.inspect.trace.outputs import label_name, row_labels
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Encoder
 from qkv.model.norm import RMSNormPlusOne
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 ATTENTIONS = {"self_attention": "self-attention", "cross_attention": "cross-attention"}
 

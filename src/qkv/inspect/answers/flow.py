@@ -13,33 +13,28 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
-from qkv.inspect.draw import (
+from qkv.inspect.draw.labels import FACTORS, clipped, packed, visible, wrapped_formula
+from qkv.inspect.draw.language import localized, localized_formula, localized_name
+from qkv.inspect.draw.page import piece, texts
+from qkv.inspect.draw.style import (
     ATTENTION,
+    HATCH,
     INK,
     KEY,
+    LINE,
     PAPER,
     QUERY,
     SOFT,
     VALUE,
-    Table,
     caption,
-    clipped,
-    localized,
     new_figure,
-    piece,
-    visible,
 )
-from qkv.inspect.draw.labels import FACTORS, packed, wrapped_formula
-from qkv.inspect.draw.language import localized_formula, localized_name
-from qkv.inspect.draw.page import texts
-from qkv.inspect.draw.style import HATCH, LINE
-from qkv.inspect.draw.table import plain_table
+from qkv.inspect.draw.table import Table, plain_table
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 Lane = Literal["encoder", "decoder", "output"]
 Place = tuple[float, float]

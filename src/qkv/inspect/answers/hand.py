@@ -25,27 +25,15 @@ from qkv.inspect.answers.answer import (
     token_position,
 )
 from qkv.inspect.answers.attention import KINDS, check_choice, count_layers
-from qkv.inspect.draw import (
-    ATTENTION,
-    INK,
-    QUERY,
-    SOFT,
-    VALUE,
-    Table,
-    caption,
-    clipped,
-    decimal,
-    localized,
-    new_figure,
-    piece,
-    visible,
-)
-from qkv.inspect.draw.language import localized_formula
+from qkv.inspect.draw.labels import clipped, decimal, visible
+from qkv.inspect.draw.language import localized, localized_formula
+from qkv.inspect.draw.page import piece
+from qkv.inspect.draw.style import ATTENTION, INK, QUERY, SOFT, VALUE, caption, new_figure
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 TERMS = 3  # terms of a sum that are written out
 ATTENTIONS = {

@@ -16,22 +16,17 @@ from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
 from qkv.inspect.answers.attention import KINDS, count_layers
-from qkv.inspect.draw import (
-    Table,
-    caption,
-    clipped,
-    localized,
-    new_figure,
-    visible,
-)
+from qkv.inspect.draw.labels import clipped, visible
+from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.panels import draw_visibility
+from qkv.inspect.draw.style import caption, new_figure
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Layout
 from qkv.model.mask import cross_mask, self_mask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 PADDING = "<pad>"
 MAX_SHOWN = 24  # tokens of a matrix; of more, the first ones

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.console import RenderableType
@@ -14,11 +14,12 @@ from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import check_choice
 from qkv.inspect.answers.contributions import gain_of
 from qkv.inspect.answers.lens import stack_of
-from qkv.inspect.draw import HeatMap, Table, decimal, localized, visible
+from qkv.inspect.draw.heat_map import HeatMap
+from qkv.inspect.draw.labels import decimal, units, visible
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Encoder
-
-if TYPE_CHECKING:
-    from qkv.inspect.trace.trace import Trace
 
 MAX_NEURONS = 16  # in a map
 
@@ -57,9 +58,7 @@ class Neurons(Answer):
             (
                 f"#{neuron.number}",
                 f"{visible(neuron.token)} {decimal(neuron.activation, '+.2f')}",
-                "  ".join(
-                    f"{visible(word)} {decimal(value, '+.2f')}" for word, value in neuron.words
-                ),
+                units(neuron.words, "+.2f"),
             )
             for neuron in self.neurons
         ]

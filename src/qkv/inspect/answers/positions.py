@@ -13,19 +13,11 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View
-from qkv.inspect.draw import (
-    DIVERGING,
-    QUERY,
-    HeatMap,
-    Numbers,
-    Table,
-    array,
-    caption,
-    clipping_note,
-    decimal,
-    localized,
-    new_figure,
-)
+from qkv.inspect.draw.heat_map import HeatMap, clipping_note
+from qkv.inspect.draw.labels import decimal
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.style import DIVERGING, QUERY, Numbers, array, caption, new_figure
+from qkv.inspect.draw.table import Table
 from qkv.model import Model
 from qkv.model.positions import Learned, Sinusoidal
 from qkv.model.positions.rotary import rates

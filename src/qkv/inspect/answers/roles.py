@@ -16,16 +16,18 @@ from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import KINDS, count_layers
-from qkv.inspect.draw import HeatMap, Table, caption, localized, new_figure
+from qkv.inspect.draw.heat_map import HeatMap
 from qkv.inspect.draw.labels import wrapped
+from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.panels import draw_by_head, map_by_head
+from qkv.inspect.draw.style import caption, new_figure
+from qkv.inspect.draw.table import Table
 from qkv.inspect.trace.inputs import Inputs, Side
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Encoder, EncoderDecoder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 N_RANDOM = 16  # random tokens, which come twice
 SEED = 0

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from qkv.inspect.answers.answer import MapAnswer, Question, View, the_trace
 from qkv.inspect.answers.lens import stack_of
-from qkv.inspect.draw import HeatMap, localized
+from qkv.inspect.draw.heat_map import HeatMap
+from qkv.inspect.draw.language import localized
+from qkv.inspect.trace.trace import Trace
 from qkv.model import EncoderDecoder
-
-if TYPE_CHECKING:
-    from qkv.inspect.trace.trace import Trace
-
 
 SINK = 0.8  # mean share of one token in all others, above which it is an attention sink
 

@@ -9,23 +9,15 @@ from typing import TYPE_CHECKING
 from qkv.data import IGNORE
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.steps import MAX_DRAWN, last_drawn
-from qkv.inspect.draw import (
-    CHANGE,
-    KEY,
-    QUERY,
-    Table,
-    caption,
-    clipped,
-    localized,
-    new_figure,
-    visible,
-)
+from qkv.inspect.draw.labels import clipped, visible
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.style import CHANGE, KEY, QUERY, caption, new_figure
+from qkv.inspect.draw.table import Table
 from qkv.inspect.trace.outputs import by_position, label_name, row_labels
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 
 @dataclass(frozen=True)

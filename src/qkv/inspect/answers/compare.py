@@ -11,12 +11,13 @@ from rich.text import Text
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
-from qkv.inspect.answers.attention import count_layers
+from qkv.inspect.answers.lens import stack_of
 from qkv.inspect.draw.labels import clipped, units, visible
 from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.panels import draw_visibility
 from qkv.inspect.draw.style import COLOURS, MARKERS, caption, new_figure
 from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import SIDES
 from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -137,9 +138,8 @@ def compare_readings(
 
 
 def _reading(trace: Trace, name: str, top: int) -> Reading:
-    side = "decoder" if count_layers(trace, "decoder.self_attention") else "encoder"
-    key = f"{side}.0.self_attention.scores"
-    tokens = trace.tokens("source" if side == "encoder" else "target")
+    stack = stack_of(trace, None)
+    key, tokens = f"{stack}.0.self_attention.scores", trace.tokens(SIDES[stack])
     allowed = ~trace.peek([key], head=0)[key][0, 0].isneginf().cpu()
     count = len(tokens)
     allowed = allowed.expand(max(count, len(allowed)), -1)[:count, :count].clone()

@@ -38,7 +38,7 @@ from qkv.model.norm import RMSNormPlusOne
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ATTENTIONS = {"self_attention": "self-attention", "cross_attention": "cross-attention"}
+ATTENTIONS = ("self_attention", "cross_attention")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Contributions(Answer):
     def maps(self) -> list[HeatMap]:
         """A map per attention: layers down, heads across."""
         return [
-            map_by_head(values, localized(ATTENTIONS[name]), "added to the logit", self._limit)
+            map_by_head(values, _said(name), "added to the logit", self._limit)
             for name, values in self.heads.items()
         ]
 
@@ -81,7 +81,7 @@ class Contributions(Answer):
     def parts(self) -> list[HeatMap | Table]:
         """The maps, and the table of sums that add up to the logit."""
         rows = [
-            (localized("all heads of {name}", name=localized(ATTENTIONS[name])), float(x.sum()))
+            (localized("all heads of {name}", name=_said(name)), float(x.sum()))
             for name, x in self.heads.items()
         ]
         rows += [
@@ -116,7 +116,7 @@ class Contributions(Answer):
             width_ratios=[*[max(2.2, 0.3 * n_heads)] * len(self.heads), 3.4],
         )
         for axes, (name, values) in zip(panels, self.heads.items(), strict=False):
-            image = draw_by_head(axes, values, localized(ATTENTIONS[name]), **scale)
+            image = draw_by_head(axes, values, _said(name), **scale)
         panels[0].set_ylabel(localized("layer"))
         figure.colorbar(image, ax=list(panels[:-1]), label=localized("added to the logit"))
         colours = [ABOVE if value >= 0 else BELOW for value in bars]
@@ -128,6 +128,10 @@ class Contributions(Answer):
         beyond = clipping_note(array(torch.cat([*self.heads.values()])), limit)
         caption(figure, self.title, localized(note, total=self.total), beyond)
         return figure
+
+
+def _said(attention: str) -> str:
+    return localized(attention.replace("_", "-"))
 
 
 def contributions(

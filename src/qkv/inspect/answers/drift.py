@@ -22,6 +22,7 @@ from qkv.inspect.draw.heat_map import HeatMap
 from qkv.inspect.draw.labels import visible
 from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.style import COLOURS, MARKERS, caption, legend, new_figure
+from qkv.inspect.trace.inputs import SIDES
 from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def drift(trace: Trace, stack: str | None = None, row: int = 0) -> Drift:
     """Compare a stack's residual stream with its input."""
     stack = stack_of(trace, stack)
     keys = stream_keys(trace, stack)
-    tokens = trace.tokens("source" if stack == "encoder" else "target", row)
+    tokens = trace.tokens(SIDES[stack], row)
     values = trace.peek(keys).values()
     stream = torch.stack([value[row, : len(tokens)].float() for value in values])
     start, before = stream[:1], torch.cat([stream[:1], stream[:-1]])  # stream: (layers, tokens, D)

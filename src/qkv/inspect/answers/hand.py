@@ -15,7 +15,6 @@ from rich.padding import Padding
 from rich.text import Text
 from torch import Tensor
 
-from qkv.errors import UserError
 from qkv.inspect.answers.answer import (
     Answer,
     Question,
@@ -24,23 +23,19 @@ from qkv.inspect.answers.answer import (
     the_trace,
     token_position,
 )
-from qkv.inspect.answers.attention import KINDS, check_choice, count_layers
+from qkv.inspect.answers.attention import NAMES, check_choice, count_layers, own_kinds
 from qkv.inspect.draw.labels import clipped, decimal, visible
 from qkv.inspect.draw.language import localized, localized_formula
 from qkv.inspect.draw.page import piece
 from qkv.inspect.draw.style import ATTENTION, INK, QUERY, SOFT, VALUE, caption, new_figure
 from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import SIDES
 from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TERMS = 3  # terms of a sum that are written out
-ATTENTIONS = {
-    "encoder.self_attention": "self-attention of the encoder",
-    "decoder.self_attention": "self-attention of the decoder",
-    "decoder.cross_attention": "cross-attention",
-}
 FULL, LONGEST = 118, 150  # cells of a line of a figure: at the full size of type, and at most
 MAX_KEYS = 16  # keys in the table of a figure; of more, those with most weight
 
@@ -96,7 +91,7 @@ class Hand(Answer):
             position=self.position,
             layer=self.layer,
             head=self.head,
-            attention=localized(ATTENTIONS[self.attention]),
+            attention=localized(NAMES[self.attention]),
         )
 
     @property
@@ -168,8 +163,7 @@ def hand(trace: Trace, kind: str, layer: int, head: int, position: int, row: int
         name, stream = last.split(".")[2].replace("_", "-"), work.at(last)
         lines.append(Line(f"after {name}", work.symbol(last), _vector(stream), stream))
     lines += _feed_forward(work, f"{block}.feed_forward")
-    side = "source" if stack == "encoder" else "target"
-    token = trace.tokens(side, row)[position]
+    token = trace.tokens(SIDES[stack], row)[position]
     return Hand(token, position, kind, layer, head, tuple(lines), tuple(keys), first)
 
 
@@ -372,14 +366,10 @@ def _draw_keys(axes: Any, keys: Sequence[KeyRow], y: float) -> float:
 def _chosen(question: Question) -> tuple[str, int, int, int]:
     """Attention, layer, head and position that a question is about."""
     trace = the_trace(question)
-    kinds = {name: kind for name, kind in KINDS.items() if count_layers(trace, kind)}
-    if question.attention and question.attention not in kinds:
-        asked = question.attention
-        raise UserError(f"This model has no {asked} attention; it has {' and '.join(kinds)}.")
-    kind = kinds[question.attention] if question.attention else next(iter(kinds.values()))
+    kind = next(iter(own_kinds(trace, question.attention).values()))
     layer = check_choice(question.layers[:1] or (0,), count_layers(trace, kind), "layer")[0]
     head = check_choice(question.heads[:1] or (0,), trace.sizes["H"], "head")[0]
-    names = trace.tokens("source" if kind.startswith("encoder") else "target")
+    names = trace.tokens(SIDES[kind.partition(".")[0]])
     return kind, layer, head, token_position(question, names, len(names) // 2)
 
 

@@ -18,6 +18,7 @@ from qkv.inspect.draw.labels import clipped, units, visible
 from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.style import array, caption, new_figure
 from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import SIDES
 from qkv.inspect.trace.outputs import (
     by_position,
     entropy,
@@ -179,8 +180,7 @@ def stack_of(trace: Trace, stack: str | None) -> str:
 
 def stream_keys(trace: Trace, stack: str) -> list[str]:
     """Keys of the residual stream: a stack's input, and the residual after each of its layers."""
-    side = "source" if stack == "encoder" else "target"
-    keys = [f"{side}.input", *trace.names(f"{stack}.*.feed_forward.residual")]
+    keys = [f"{SIDES[stack]}.input", *trace.names(f"{stack}.*.feed_forward.residual")]
     convolution = f"{stack}.0.convolution.residual"
     if convolution in trace:
         keys[1] = convolution

@@ -18,6 +18,7 @@ from qkv.inspect.draw.heat_map import HeatMap
 from qkv.inspect.draw.labels import decimal, units, visible
 from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import SIDES
 from qkv.inspect.trace.trace import Trace
 from qkv.model import Encoder
 
@@ -82,7 +83,7 @@ def neurons(trace: Trace, layer: int, top: int = 5, row: int = 0) -> Neurons:
     """
     stack = stack_of(trace, None)
     key = f"{stack}.{layer}.feed_forward.hidden"
-    names = trace.tokens("source" if stack == "encoder" else "target", row)
+    names = trace.tokens(SIDES[stack], row)
     hidden = trace.peek([key])[key][row, : len(names)].detach().float().cpu()  # (N, F)
     blocks = getattr(trace.model, stack).blocks
     outer = blocks[layer % len(blocks)].feed_forward.outer.weight.detach().float().cpu()  # (D, F)

@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
-from qkv.inspect.answers.attention import KINDS, count_layers
+from qkv.inspect.answers.attention import own_kinds
 from qkv.inspect.draw.heat_map import HeatMap
 from qkv.inspect.draw.labels import wrapped
 from qkv.inspect.draw.language import localized
@@ -40,11 +40,7 @@ ROLES = {
     "sink": "looks at the first token",
     "alignment": "looks at the source token that the output comes from",
 }
-KIND_NAMES = {
-    "encoder": "encoder",
-    "masked": "decoder",
-    "cross": "cross-attention",
-}
+KIND_NAMES = {"encoder": "encoder", "masked": "decoder", "cross": "cross-attention"}
 
 
 @dataclass(frozen=True)
@@ -130,8 +126,8 @@ class Roles(Answer):
 def roles(trace: Trace) -> Roles:
     """Score the heads of every attention in the roles that it can have."""
     repeated, maps = _repeated(trace), list[RoleMap]()
-    kinds = {name: kind for name, kind in KINDS.items() if count_layers(trace, kind)}
-    patterns = {name: kind.replace(".", ".*.") + ".weights" for name, kind in kinds.items()}
+    kinds = own_kinds(trace).items()
+    patterns = {name: kind.replace(".", ".*.") + ".weights" for name, kind in kinds}
     cross = patterns.pop("cross", None)
     weights = _weights(repeated, list(patterns.values()))
     for name, pattern in patterns.items():

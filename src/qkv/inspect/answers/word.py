@@ -25,6 +25,7 @@ from qkv.inspect.draw.labels import clipped
 from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.style import caption, legend, line_style, new_figure
 from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import SIDES
 from qkv.inspect.trace.trace import Trace
 from qkv.model import EncoderDecoder
 
@@ -81,9 +82,9 @@ class WordInContext(Answer):
 def word_in_context(trace: Trace, word: str) -> WordInContext:
     """Compare the vectors of a word in the texts of a trace, each the mean over its tokens."""
     stack = "encoder" if isinstance(trace.model, EncoderDecoder) else stack_of(trace, None)
-    side = "source" if stack == "encoder" else "target"
     rows = range(trace.inputs.n_rows)
-    places = [find_word(trace.tokens(side, row), word) for row in rows]
+    names = [trace.tokens(SIDES[stack], row) for row in rows]
+    places = [find_word(own, word) for own in names]
     keys = stream_keys(trace, stack)
     cosines = []
     for _, value in trace.each(keys):
@@ -91,8 +92,7 @@ def word_in_context(trace: Trace, word: str) -> WordInContext:
         vectors = torch.stack([stream[row, places[row]].mean(dim=0) for row in rows])
         unit = F.normalize(vectors, dim=-1)
         cosines.append(unit @ unit.T)
-    texts = tuple(_text(trace.tokens(side, row)) for row in rows)
-    found = tuple(map(tuple, places))
+    texts, found = tuple(map(_text, names)), tuple(map(tuple, places))
     return WordInContext(word, texts, found, tuple(layer_names(keys)), torch.stack(cosines))
 
 

@@ -22,6 +22,10 @@ OutputKind = Literal["tokens", "class", "classes", "number", "span", "none"]
 first and last token of an answer; or there are none."""
 
 
+SIDES = {"encoder": "source", "decoder": "target"}
+"""What each stack reads."""
+
+
 def numbered(ids: Sequence[int]) -> list[str]:
     """Name ids of an unknown vocabulary by their numbers."""
     return [f"#{id}" for id in ids]

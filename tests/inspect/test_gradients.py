@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect import IGNORE, Inputs, Trace
-from qkv.inspect.trace.probe import forward
+from qkv.inspect.trace.hooks import forward
 from qkv.model import use_path
 from qkv.model.attention import equation, weights
 from qkv.model.lora import AdaptedFrom, Update, attach

@@ -9,7 +9,7 @@ import torch
 
 from qkv.errors import UserError
 from qkv.inspect import IGNORE, Inputs, Trace, pad_labels
-from qkv.inspect.trace.probe import forward
+from qkv.inspect.trace.hooks import forward
 from qkv.model import fast
 from tests.inspect.conftest import CPU, INPUTS, make_trace, side
 from tests.inspect.reference import Reference

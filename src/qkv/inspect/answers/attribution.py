@@ -30,8 +30,9 @@ from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.page import piece
 from qkv.inspect.draw.style import DIVERGING, array, caption, new_figure
 from qkv.inspect.trace.edit import Edit
+from qkv.inspect.trace.hooks import run
 from qkv.inspect.trace.outputs import by_position, label_name, row_labels
-from qkv.inspect.trace.probe import Ask, Probe, run
+from qkv.inspect.trace.taps import Ask, Probe
 from qkv.inspect.trace.trace import Trace
 from qkv.model.quantized import QuantizedLinear
 
@@ -160,13 +161,11 @@ def attribution(
 ) -> Attribution:
     """Compute what each token's embedding adds to an output's log-odds.
 
-    The output at a position is `output`, else its label, else the likeliest one. "removal" is what
-    the output loses when the token's embedding becomes the mean of the text's. "gradient" is the
-    gradient times the embedding, summed over D. "integrated" starts with that mean at every token
-    and averages the gradient over `steps` points on the way to the text's own, so that the scores
-    of all tokens add up to the difference between the two, up to `gap`; without `steps`, points are
-    doubled until that is small, or they are MAX_STEPS. (A start at 0 would be useless before a
-    norm, which removes the length of a vector.) By default it is removal where that is affordable.
+    The output at a position is `output`, else its label, else the likeliest one. Integrated
+    gradients start at the mean of the text's embeddings (a start at 0 would be useless before a
+    norm, which removes the length of a vector) and go through `steps` points; without `steps`,
+    points are doubled until `gap` is small, or they are MAX_STEPS. By default it is removal where
+    that is affordable.
     """
     if "logits" not in trace:
         raise UserError("This model has no output; trace one that has a head.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import RenderableType
@@ -22,7 +22,7 @@ from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.panels import draw_by_head, map_by_head
 from qkv.inspect.draw.style import caption, new_figure
 from qkv.inspect.draw.table import Table
-from qkv.inspect.trace.inputs import Inputs, Side
+from qkv.inspect.trace.inputs import Side
 from qkv.inspect.trace.trace import Trace
 from qkv.model import Encoder, EncoderDecoder
 
@@ -141,32 +141,19 @@ def roles(trace: Trace) -> Roles:
 
 def _repeated(trace: Trace) -> Trace:
     """A pass over random tokens that come twice."""
-    from qkv.inspect.trace.trace import Trace
-
     config, generator = trace.model.config, torch.Generator().manual_seed(SEED)
-    size = min(N_RANDOM, (config.max_length - 1) // 2)
-
-    def side(vocabulary: int, first: list[int], device: torch.device) -> Side:
-        low = min(100, vocabulary // 2)  # the first ids are often special
-        ids = (torch.randperm(vocabulary - low, generator=generator)[:size] + low).tolist()
-        tokens = torch.tensor([[*first, *ids, *ids]], device=device)
-        return Side(tokens, (tuple(map(str, tokens[0].tolist())),))
-
-    given, sides = trace.inputs.sides, {}
-    for name, old in given.items():
+    size, sides = min(N_RANDOM, (config.max_length - 1) // 2), dict[str, Any]()
+    for name, given in trace.inputs.sides.items():
         own = config.source_vocab_size if name == "source" else 0
-        first = old.tokens[0, :1].tolist()
-        sides[name] = side(own or config.vocab_size, first, old.tokens.device)
+        vocabulary = own or config.vocab_size
+        low = min(100, vocabulary // 2)  # the first ids are often special
+        ids = torch.randperm(vocabulary - low, generator=generator)[:size] + low
+        tokens = torch.cat([given.tokens[0, :1], *[ids.to(given.tokens)] * 2])[None]
+        sides[name] = Side(tokens, (tuple(map(str, tokens[0].tolist())),))
     segments = None
     if trace.inputs.segments is not None:
         segments = torch.zeros_like(sides["source"].tokens)
-    inputs: Inputs = replace(
-        trace.inputs,
-        source=sides.get("source"),
-        target=sides.get("target"),
-        labels=None,
-        segments=segments,
-    )
+    inputs = replace(trace.inputs, **sides, labels=None, segments=segments)
     return Trace(trace.model, inputs, trace.edits)
 
 

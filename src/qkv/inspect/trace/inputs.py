@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -105,18 +105,12 @@ class Inputs:
 
     def repeat_row(self, row: int, count: int) -> Inputs:
         """Copy one row `count` times, without padding and labels."""
-        sides = {name: side.repeat_row(row, count) for name, side in self.sides.items()}
+        sides: dict[str, Any] = {x: side.repeat_row(row, count) for x, side in self.sides.items()}
         segments = self.segments
         if segments is not None:
             length = sides["source"].length
             segments = segments[row : row + 1, :length].expand(count, -1).clone()
-        return replace(
-            self,
-            source=sides.get("source"),
-            target=sides.get("target"),
-            labels=None,
-            segments=segments,
-        )
+        return replace(self, **sides, labels=None, segments=segments)
 
 
 def pad_labels(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:

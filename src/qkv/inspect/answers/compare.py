@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.lens import stack_of
 from qkv.inspect.draw.labels import clipped, units, visible
-from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.language import localized, localized_each
 from qkv.inspect.draw.panels import draw_visibility
 from qkv.inspect.draw.style import COLOURS, MARKERS, caption, new_figure
 from qkv.inspect.draw.table import Table
@@ -51,7 +51,7 @@ class SideBySide(Answer):
         """A table per model, and one of differences."""
         tables = [
             Table(
-                [localized(name) for name in ("token", "sees", "predicts")],
+                localized_each("token", "sees", "predicts"),
                 [
                     (
                         visible(token),
@@ -71,7 +71,7 @@ class SideBySide(Answer):
                 (key, f"{largest:.3g}", "" if cosine is None else f"{cosine:.4f}")
                 for key, largest, cosine in self.moved
             ]
-            head = [localized(name) for name in ("quantity", "largest difference", "cosine")]
+            head = localized_each("quantity", "largest difference", "cosine")
             tables.append(Table(head, rows, localized("How far each quantity has moved")))
         return tables
 

@@ -26,10 +26,11 @@ from qkv.inspect.answers.answer import (
 )
 from qkv.inspect.draw.heat_map import HeatMap, clipping_note, robust_limit
 from qkv.inspect.draw.labels import decimal, visible
-from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.language import localized, localized_each
 from qkv.inspect.draw.panels import draw_by_head, map_by_head
 from qkv.inspect.draw.style import ABOVE, BELOW, DIVERGING, array, caption, new_figure
 from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.opened import gain_of
 from qkv.inspect.trace.outputs import label_name, row_labels
 from qkv.inspect.trace.trace import Trace
 from qkv.model import Encoder
@@ -91,8 +92,10 @@ class Contributions(Answer):
         rows += [(localized(name), value) for name, value in self.others.items()]
         rows += [(localized("sum"), self.total), (localized("logit"), self.logit)]
         cells = [(name, decimal(value, "+.3f")) for name, value in rows]
-        head = (localized("term"), localized("added to the logit"))
-        return [*self.maps(), Table(head, cells, self.title)]
+        return [
+            *self.maps(),
+            Table(localized_each("term", "added to the logit"), cells, self.title),
+        ]
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield the title, the maps and the table."""
@@ -178,12 +181,6 @@ def contributions(
     )
 
 
-def gain_of(norm: Any) -> Tensor:
-    """What a norm multiplies each dimension with."""
-    weight: Tensor = norm.weight.detach()
-    return weight + 1 if isinstance(norm, RMSNormPlusOne) else weight
-
-
 class _Terms:
     """Vectors whose sum is the residual stream of one token, taken through every norm."""
 
@@ -253,7 +250,7 @@ class _Terms:
         )
         middle = total.mean() if centred else 0.0
         deviation = ((total - middle).pow(2).mean() + epsilon).sqrt()
-        gain = gain_of(norm).double().cpu()
+        gain = gain_of(norm).detach().double().cpu()
         for name in names:
             vector = self.vectors[name]
             vector = vector - vector.mean() if centred else vector

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, Vocabulary, the_trace
 from qkv.inspect.draw.labels import clipped, units, visible
-from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.language import localized, localized_each
 from qkv.inspect.draw.style import (
     INK,
     Numbers,
@@ -94,7 +94,7 @@ class Neighbours(Answer):
             )
             for id, near in self.nearest.items()
         ]
-        return [Table((localized("word"), localized("nearest, by cosine")), rows)]
+        return [Table(localized_each("word", "nearest, by cosine"), rows)]
 
 
 def vocabularies(task: Any) -> list[Vocabulary]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
 from qkv.inspect.draw.labels import FACTORS, clipped, packed, visible, wrapped_formula
-from qkv.inspect.draw.language import localized, localized_formula, localized_name
+from qkv.inspect.draw.language import localized, localized_each, localized_formula, localized_name
 from qkv.inspect.draw.page import piece, texts
 from qkv.inspect.draw.style import (
     ATTENTION,
@@ -164,11 +164,9 @@ class Flow(tuple[Stage, ...], Answer):
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield a table, lane by lane, with keys if they fit."""
         plain = plain_table()
-        plain.add_column(localized("quantity"), no_wrap=True)
-        plain.add_column(localized("formula"), no_wrap=True)
-        plain.add_column(localized("shape"), no_wrap=True)
-        if width >= KEYS_FIT:
-            plain.add_column("key", no_wrap=True)
+        keys = ["key"] if width >= KEYS_FIT else []
+        for name in (*localized_each("quantity", "formula", "shape"), *keys):
+            plain.add_column(name, no_wrap=True)
         room = self._formula_room(width)
         for heading, stages in groupby(self.shown, self._heading):
             plain.add_section()
@@ -242,7 +240,7 @@ def describe(trace: Trace) -> Markup:
         for key in trace
     ]
     tokens = {localized(side): trace.tokens(side) for side in trace.inputs.sides}
-    head = [localized(name) for name in ("quantity", "formula", "axes", "shape")]
+    head = localized_each("quantity", "formula", "axes", "shape")
     return piece("fragment", texts(tokens) + Table(head, rows).html())
 
 

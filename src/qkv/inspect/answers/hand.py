@@ -25,7 +25,7 @@ from qkv.inspect.answers.answer import (
 )
 from qkv.inspect.answers.attention import NAMES, check_choice, count_layers, own_kinds
 from qkv.inspect.draw.labels import clipped, decimal, visible
-from qkv.inspect.draw.language import localized, localized_formula
+from qkv.inspect.draw.language import localized, localized_each, localized_formula
 from qkv.inspect.draw.page import piece
 from qkv.inspect.draw.style import ATTENTION, INK, QUERY, SOFT, VALUE, caption, new_figure
 from qkv.inspect.draw.table import Table
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 TERMS = 3  # terms of a sum that are written out
 FULL, LONGEST = 118, 150  # cells of a line of a figure: at the full size of type, and at most
+KEY_HEAD = ("key j", "q·k_j", "÷ √d_k", "M", "score", "softmax")
 MAX_KEYS = 16  # keys in the table of a figure; of more, those with most weight
 
 
@@ -97,8 +98,7 @@ class Hand(Answer):
     @property
     def key_table(self) -> Table:
         """A row per key."""
-        head = ("key j", "q·k_j", "÷ √d_k", "M", "score", "softmax")
-        return Table([localized(name) for name in head], [row.cells() for row in self.keys])
+        return Table(localized_each(*KEY_HEAD), [row.cells() for row in self.keys])
 
     def html(self) -> Markup:
         """Return the formulas with their numbers below, and the table of keys between them."""
@@ -352,9 +352,8 @@ def _draw_keys(axes: Any, keys: Sequence[KeyRow], y: float) -> float:
     """Draw the table of keys with a bar per weight; returns where it ends."""
     columns = (0.24, 0.36, 0.44, 0.52, 0.60, 0.68)
     plain: dict[str, Any] = {"va": "top", "fontsize": 8, "parse_math": False}
-    head = ("key j", "q·k_j", "÷ √d_k", "M", "score", "softmax")
-    for x, name in zip(columns, head, strict=True):
-        axes.text(x, y, localized(name), color=SOFT, **plain)
+    for x, name in zip(columns, localized_each(*KEY_HEAD), strict=True):
+        axes.text(x, y, name, color=SOFT, **plain)
     for row in keys:
         y -= 0.2
         for x, cell in zip(columns, row.cells(), strict=True):

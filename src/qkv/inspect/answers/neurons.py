@@ -12,13 +12,13 @@ from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import check_choice
-from qkv.inspect.answers.contributions import gain_of
 from qkv.inspect.answers.lens import stack_of
 from qkv.inspect.draw.heat_map import HeatMap
 from qkv.inspect.draw.labels import decimal, units, visible
-from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.language import localized, localized_each
 from qkv.inspect.draw.table import Table
 from qkv.inspect.trace.inputs import SIDES
+from qkv.inspect.trace.opened import gain_of
 from qkv.inspect.trace.trace import Trace
 from qkv.model import Encoder
 
@@ -63,8 +63,8 @@ class Neurons(Answer):
             )
             for neuron in self.neurons
         ]
-        head = ("neuron", "counts most at", "and moves these words' logits most")
-        return [heat, Table([localized(name) for name in head], rows)]
+        head = localized_each("neuron", "counts most at", "and moves these words' logits most")
+        return [heat, Table(head, rows)]
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield the map with the numbers of neurons alone above its columns, and the table."""
@@ -126,7 +126,7 @@ def _output_table(trace: Trace) -> Tensor:
     norm = model.decoder.norm
     if getattr(norm, "weight", None) is None:
         return matrix
-    return matrix * gain_of(norm)  # of the last norm, which comes before W_out
+    return matrix * gain_of(norm).detach()  # of the last norm, which comes before W_out
 
 
 def _answer(question: Question) -> Neurons:

@@ -18,7 +18,7 @@ from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import own_kinds
 from qkv.inspect.draw.heat_map import HeatMap
 from qkv.inspect.draw.labels import wrapped
-from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.language import localized, localized_each
 from qkv.inspect.draw.panels import draw_by_head, map_by_head
 from qkv.inspect.draw.style import caption, new_figure
 from qkv.inspect.draw.table import Table
@@ -78,8 +78,8 @@ class Roles(Answer):
             kind = localized(KIND_NAMES[found.kind])
             chance = f"{found.chance:.2f}"
             rows.append((kind, localized(ROLES[found.role]), "  ".join(heads), chance))
-        names = ("attention", "role", "best heads (layer.head)", "even head")
-        return [Table([localized(name) for name in names], rows)]
+        head = localized_each("attention", "role", "best heads (layer.head)", "even head")
+        return [Table(head, rows)]
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield the table, and a map per role and attention."""

@@ -99,11 +99,9 @@ class Trace(Quantities):
             yield from self.peek(together).items()
 
     def names(self, pattern: str | None = None) -> list[str]:
-        """Keys in the order of the formulas, then those of the weights.
+        """Keys in the order of the formulas, as `Quantities.names` finds them by a pattern.
 
-        In a pattern `*` stands for anything, but at the end not for weights: `encoder.*` are the
-        quantities of the encoder's pass, `encoder.*.W_Q` and `encoder.*.W_*` its weights. Every key
-        may follow `gradient.`; those are listed by patterns that begin with it.
+        Every key may follow `gradient.`; those are listed by patterns that begin with it.
         """
         if pattern is None or not pattern.startswith(GRADIENT):
             return super().names(pattern)

@@ -14,12 +14,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from qkv.inspect.trace.notation import Quantity
+from qkv.inspect.trace.opened import gain_of
 from qkv.model import Decoder, Encoder, EncoderDecoder, Model, Stack
 from qkv.model.convolution import Neighbours
 from qkv.model.experts import Experts
 from qkv.model.heads import HeadLayer, LabelHead
 from qkv.model.lora import LoRALinear
-from qkv.model.norm import QueryKeyNorm, RMSNormPlusOne
+from qkv.model.norm import QueryKeyNorm
 from qkv.model.patches import Patches
 from qkv.model.positions import Disentangled, Learned, Relative
 from qkv.model.positions.relative import LearnedRelative
@@ -204,12 +205,10 @@ def _norm(at: str, norm: nn.Module, width: str) -> Iterator[Weight]:
     """γ, with the 1 that Gemma adds to it, and β."""
     if isinstance(norm, nn.Identity):
         return
-    gain: Any = norm
-    added = 1.0 if isinstance(norm, RMSNormPlusOne) else 0.0
-    read, parameter = (lambda: gain.weight + added), (lambda: gain.weight)
-    yield _weight(f"{at}.gamma", "γ", (width,), read, parameter)
+    scaled: Any = norm
+    yield _weight(f"{at}.gamma", "γ", (width,), lambda: gain_of(norm), lambda: scaled.weight)
     if getattr(norm, "bias", None) is not None:
-        yield _weight(f"{at}.beta", "β", (width,), lambda: gain.bias)
+        yield _weight(f"{at}.beta", "β", (width,), lambda: scaled.bias)
 
 
 def _linear(key: str, layer: Any, axes: tuple[str, str], rows: slice = WHOLE) -> Iterator[Weight]:

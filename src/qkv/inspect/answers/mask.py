@@ -191,19 +191,17 @@ def _cut(
 
 def _grid(matrix: Matrix, yes: str, no: str, labelled: bool = True) -> list[str]:
     """Lines of a matrix: column heads letter below letter, then a row per query."""
-    left = [clipped(visible(name), 12) if labelled else "" for name in matrix.rows]
-    margin = max(map(cell_len, left)) + 1 if labelled else 0
+    left = [f"{clipped(visible(name), 12)} " if labelled else "" for name in matrix.rows]
+    margin = max(map(cell_len, left))
     heads = [clipped(visible(name), 7) for name in matrix.columns]
     tall = max(map(len, heads))
-    lines = []
-    for i in range(tall):
-        cells = [set_cell_size(head.rjust(tall)[i], 3) for head in heads]
-        lines.append(" " * margin + "".join(cells))
+    lines = [("", [head.rjust(tall)[i] for head in heads]) for i in range(tall)]
     for label, row in zip(left, matrix.allowed.tolist(), strict=True):
-        cells = [set_cell_size(yes if cell else no, 3) for cell in row]
-        pad = " " * (margin - 1 - cell_len(label)) + label + " " if labelled else ""
-        lines.append(pad + "".join(cells))
-    return lines
+        lines.append((label, [yes if cell else no for cell in row]))
+    return [
+        " " * (margin - cell_len(label)) + label + "".join(set_cell_size(cell, 3) for cell in cells)
+        for label, cells in lines
+    ]
 
 
 VIEW = View(

@@ -159,7 +159,7 @@ def _panel(axes: Axes, reading: Reading) -> None:
             text = f"{clipped(visible(best[0][0]), 12)} {best[0][1]:.2f}"
             beside = len(reading.tokens) - 0.3
             axes.text(beside, row, text, va="center", fontsize=7.5, parse_math=False)
-    axes.set_title(reading.model, loc="left")
+    axes.set_title(reading.model, loc="left", parse_math=False)
 
 
 def _answer(question: Question) -> SideBySide:

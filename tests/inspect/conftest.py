@@ -9,6 +9,7 @@ import torch
 
 from qkv.config import ModelConfig
 from qkv.inspect import IGNORE, Inputs, Side, Trace, pad_labels
+from qkv.inspect.answers.lens import stack_of
 from qkv.model import build_model
 
 CPU = torch.device("cpu")
@@ -81,6 +82,14 @@ def make_trace(family: str, **changes) -> Trace:
         for parameter in model.parameters():  # norms and biases begin as 1 and 0: make them count
             parameter.data += 0.1 * torch.randn_like(parameter)
     return Trace(model, INPUTS[family])
+
+
+def passes_of(trace: Trace) -> list[int]:
+    """A list that grows with every pass of the model's last stack."""
+    passes: list[int] = []
+    stack = getattr(trace.model, stack_of(trace, None))
+    stack.register_forward_pre_hook(lambda *_: passes.append(1))
+    return passes
 
 
 @pytest.fixture(params=list(CONFIGS))

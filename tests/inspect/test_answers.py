@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from qkv.errors import UserError
 from qkv.inspect import Inputs, Trace, patching_map
+from qkv.inspect.answers.lens import stack_of
 from qkv.tasks import load
 from tests.inspect.conftest import INPUTS, make_trace, side
 
@@ -77,7 +78,7 @@ def test_the_lens_needs_an_output():
 
 
 def test_drift_is_measured_from_the_input(trace):
-    stack = "encoder" if trace.model.config.family == "encoder" else "decoder"
+    stack = stack_of(trace, None)
     drift = trace.drift()
     start = trace["source.input" if stack == "encoder" else "target.input"][0]
     last = trace[trace.keys(f"{stack}.*.feed_forward.residual")[-1]][0]

@@ -22,11 +22,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from qkv.errors import UserError
-from qkv.inspect.draw import DIVERGING, SEQUENTIAL, HeatMap, Table, new_figure, page, piece, styled
 from qkv.inspect.draw.figure import save_figure, svg, svg_html
+from qkv.inspect.draw.heat_map import HeatMap
 from qkv.inspect.draw.labels import decimal, wrapped
 from qkv.inspect.draw.language import language
-from qkv.inspect.draw.style import DARK
+from qkv.inspect.draw.page import page, piece
+from qkv.inspect.draw.style import DARK, DIVERGING, SEQUENTIAL, new_figure, styled
+from qkv.inspect.draw.table import Table
 
 ENGLISH = ["I", "love", "you", "$^$", "<eos>"]
 CHINESE = ["我", "爱", "你", "。", "<eos>"]

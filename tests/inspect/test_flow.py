@@ -9,10 +9,9 @@ from matplotlib.patches import FancyArrowPatch
 from rich.cells import cell_len
 
 from qkv.inspect import Trace
-from qkv.inspect.answers.flow import Flow, Stage, feeds, flow, skips
-from qkv.inspect.draw import ATTENTION, KEY, QUERY, VALUE
+from qkv.inspect.answers.flow import Flow, Stage, flow
 from qkv.inspect.draw.labels import wrapped_formula
-from qkv.inspect.draw.style import DARK
+from qkv.inspect.draw.style import ATTENTION, DARK, KEY, QUERY, VALUE
 from tests.inspect.conftest import make_trace
 from tests.inspect.test_draw import draw_strictly, printed
 from tests.inspect.test_trace import LINES
@@ -98,7 +97,7 @@ def test_one_layer_of_each_lane_is_shown_for_all(whole: Flow) -> None:
 
 
 def test_a_residual_adds_what_its_sublayer_was_given(whole: Flow) -> None:
-    arrows = keys(whole, skips(whole))
+    arrows = keys(whole, whole.skips())
     assert arrows[:2] == [
         ("source.input", "encoder.0.self_attention.residual"),
         ("encoder.0.self_attention.residual", "encoder.0.feed_forward.residual"),
@@ -109,7 +108,7 @@ def test_a_residual_adds_what_its_sublayer_was_given(whole: Flow) -> None:
 
 def sources(stages: Flow, key: str) -> list[str]:
     """What a stage is computed from."""
-    return [start for start, end in keys(stages, feeds(stages, stages.parallel)) if end == key]
+    return [start for start, end in keys(stages, stages.feeds()) if end == key]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +183,7 @@ def test_the_chart_has_each_stage_its_formula_shape_and_arrows(whole: Flow) -> N
         assert {"", *texts} & {*rests}
     assert "× 2" in texts and "× 3" in texts
     arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
-    assert len(arrows) == len(feeds(shown)) + len(skips(shown))
+    assert len(arrows) == len(shown.feeds()) + len(shown.skips())
     where = {text.get_text(): text.get_position() for text in axes.texts}
     source, target = where["encoder output"], where["decoder output"]
     assert source[0] < target[0] == where["logits"][0] and where["logits"][1] < target[1]

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import font_manager
 
-from qkv.inspect.draw import fonts, new_figure, styled, visible
+from qkv.inspect.draw import fonts
 from qkv.inspect.draw.fonts import code_points, families, missing, number_missing
+from qkv.inspect.draw.labels import visible
+from qkv.inspect.draw.style import new_figure, styled
 
 
 @pytest.fixture

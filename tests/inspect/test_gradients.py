@@ -12,13 +12,14 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect import IGNORE, Inputs, Trace
-from qkv.inspect.trace.probe import forward
+from qkv.inspect.answers.lens import stack_of
+from qkv.inspect.trace.hooks import forward
 from qkv.model import use_path
 from qkv.model.attention import equation, weights
 from qkv.model.lora import AdaptedFrom, Update, attach
 from qkv.model.quantized import quantize
 from qkv.model.quantized_matrix import Int8Matrix
-from tests.inspect.conftest import INPUTS, make_trace, side
+from tests.inspect.conftest import INPUTS, make_trace, passes_of, side
 from tests.inspect.test_trace import LINES
 
 EXACT = {"rtol": 0.0, "atol": 1e-9}
@@ -44,7 +45,7 @@ def test_weights_have_the_gradients_of_their_parameters(line):
     loss_of(Trace(plain, trace.inputs)).backward()
     values = trace.many(["gradient.*.W_*", "gradient.*.gamma", "gradient.W_out"])
     expected = {name: x.grad for name, x in plain.named_parameters() if x.grad is not None}
-    stack = "encoder" if trace.model.config.family == "encoder" else "decoder"
+    stack = stack_of(trace, None)
     block, at = f"{stack}.blocks.1", f"gradient.{stack}.1"
     fused = expected[f"{block}.self_attention.query_key_value.weight"]
     mine = [values[f"{at}.self_attention.W_{letter}"].T for letter in "QKV"]
@@ -93,7 +94,7 @@ def by_hand(trace: Trace, key: str, part: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize("line", ["Transformer 2017", "BERT", "Llama", "GPT-2"])
 def test_steps_of_an_attention_have_the_gradients_of_autograd(line):
     trace = in_float64(line)
-    stack = "encoder" if trace.model.config.family == "encoder" else "decoder"
+    stack = stack_of(trace, None)
     kinds = ["self_attention"]
     kinds += ["cross_attention"] if trace.model.config.family == "encoder-decoder" else []
     for kind in kinds:
@@ -106,7 +107,7 @@ def test_steps_of_an_attention_have_the_gradients_of_autograd(line):
 @pytest.mark.parametrize("line", ["Transformer 2017", "BERT", "Llama", "GPT-2"])
 def test_gradients_asked_for_one_by_one_need_one_backward_pass(line, monkeypatch):
     trace = in_float64(line)
-    stack = "encoder" if trace.model.config.family == "encoder" else "decoder"
+    stack = stack_of(trace, None)
     part = f"{stack}.1.self_attention"
     keys = [f"gradient.{part}.{name}" for name in ("query", "weights", "heads", "W_O")]
     alone = {key: Trace(trace.model, trace.inputs).peek([key])[key] for key in keys}
@@ -152,7 +153,7 @@ def numerical(trace: Trace, key: str, step: float = 1e-5) -> Tensor:
 )
 def test_small_steps_have_the_gradients_of_a_difference(line, parts):
     trace = in_float64(line)
-    stack = "encoder" if trace.model.config.family == "encoder" else "decoder"
+    stack = stack_of(trace, None)
     for part in parts:
         key = f"{stack}.0.{part}"
         expected = numerical(trace, key)
@@ -265,8 +266,8 @@ def test_nothing_is_left_behind():
 
 
 def test_one_pass_gives_many_gradients_and_keeps_those_of_quantities():
-    trace, passes = make_trace("decoder"), []
-    trace.model.register_forward_pre_hook(lambda *_: passes.append(1))
+    trace = make_trace("decoder")
+    passes = passes_of(trace)
     trace.many(["gradient.*.weights", "gradient.logits"])
     trace["gradient.logits"]
     assert len(passes) == 1

@@ -18,9 +18,9 @@ from qkv.inspect.answers.answer import Question
 from qkv.inspect.answers.beam_tree import REASONS
 from qkv.inspect.answers.curves import Curves
 from qkv.inspect.answers.flow import flow
-from qkv.inspect.draw import chinese, localized
+from qkv.inspect.draw import chinese
 from qkv.inspect.draw.labels import wrapped
-from qkv.inspect.draw.language import language
+from qkv.inspect.draw.language import language, localized
 from qkv.inspect.views import VIEWS, applicable, report_page
 from tests.inspect.conftest import make_trace, side
 
@@ -38,12 +38,16 @@ class Recording(dict):
         return super().get(key, default)
 
 
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """The table of Chinese texts, which remembers those that it lacks."""
+    recording = Recording(chinese.CHINESE)
+    monkeypatch.setattr(chinese, "CHINESE", recording)
+    return recording
+
+
 @pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
-def test_every_text_of_every_view_is_in_the_table(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = Recording(chinese.CHINESE)
-    monkeypatch.setattr(chinese, "CHINESE", table)
+def test_every_text_of_every_view_is_in_the_table(family: str, table: Recording) -> None:
     trace = make_trace(family, max_length=64)
     question = Question(
         model=trace.model, trace=trace, top=2, other=trace, words=("#5",), token="#5"
@@ -116,9 +120,7 @@ def test_chinese_lines_break_by_their_width_and_not_before_a_stop() -> None:
     assert wrapped("a plain sentence", 8) == "a plain\nsentence"
 
 
-def test_other_answers_have_their_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Recording(chinese.CHINESE)
-    monkeypatch.setattr(chinese, "CHINESE", table)
+def test_other_answers_have_their_texts_too(table: Recording) -> None:
     record = {"step": 1, "loss": 2.0, "lr": 0.1, "tokens_per_second": 5.0, "valid_loss": 1.0}
     trace = make_trace("encoder-decoder")
     texts = Trace(trace.model, Inputs(source=side([4, 5, 6], [5, 6]), target=side([2], [2])))

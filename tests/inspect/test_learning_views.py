@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from qkv.inspect.answers.shift import shift
 from qkv.inspect.answers.word import find_word, word_in_context
 from qkv.inspect.views import VIEWS
 from qkv.model.positions.rotary import Rotary, rates
-from tests.inspect.conftest import CONFIGS, INPUTS, make_trace, side
+from tests.inspect.conftest import CONFIGS, INPUTS, make_trace, passes_of, side
 from tests.inspect.reference import Reference
 from tests.inspect.test_draw import draw_strictly, printed
 
@@ -181,12 +182,14 @@ def found_id(found) -> int:
     return int(found.output.removeprefix("#"))
 
 
-def test_neurons_promote_the_words_of_their_output_row() -> None:
-    trace = make_trace("decoder")
+@pytest.mark.parametrize("norm", ["rms", "rms_plus_one"])
+def test_neurons_promote_the_words_of_their_output_row(norm: str) -> None:
+    trace = make_trace("decoder", norm=norm)
     found, true = neurons(trace, 1, top=2), reference(trace).found
     hidden = true["decoder.1.feed_forward.hidden"][0]
     matrix = trace.model.decoder.blocks[1].feed_forward.outer.weight.detach().double()
-    table = trace.model.output.projection.weight * trace.model.decoder.norm.weight
+    gain = trace.model.decoder.norm.weight + (norm == "rms_plus_one")
+    table = trace.model.output.projection.weight * gain
     effects = hidden.abs() * matrix.norm(dim=0)
     first = found.neurons[0]  # of the first token, the one that adds most to it
     assert first.number == int(effects[0].argmax()) and first.token == trace.tokens("target")[0]
@@ -205,16 +208,6 @@ def test_a_token_with_huge_activations_does_not_hide_the_neurons_of_the_others()
     assert {x.token for x in neurons(huge, 1).neurons} == {*tokens}
     places = [tokens.index(x.token) for x in neurons(huge, 1).neurons]
     assert places == sorted(places)
-
-
-def test_neurons_pass_a_last_norm_that_multiplies_with_one_plus_its_weight() -> None:
-    trace = make_trace("decoder", norm="rms_plus_one")
-    torch.nn.init.normal_(trace.model.decoder.norm.weight)
-    first = neurons(trace, 1, top=1).neurons[0]
-    matrix = trace.model.decoder.blocks[1].feed_forward.outer.weight.detach()
-    gain = 1 + trace.model.decoder.norm.weight.detach()
-    moved = trace.model.output.projection.weight.detach() @ (gain * matrix[:, first.number])
-    assert first.words[0][1] == pytest.approx(float((moved * first.activation).max()), rel=1e-4)
 
 
 def test_a_few_large_cells_do_not_pale_a_table_of_positions() -> None:
@@ -257,11 +250,8 @@ def test_heads_that_copy_by_rule_get_their_role() -> None:
 @pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder"])
 def test_roles_of_all_layers_are_read_from_one_pass(family: str) -> None:
     trace = make_trace(family, max_length=64)
-    passes: list[int] = []
-    stack = trace.model.decoder if family == "decoder" else trace.model.encoder
-    hook = stack.register_forward_pre_hook(lambda module, args: passes.append(1))
+    passes = passes_of(trace)
     roles(trace)
-    hook.remove()
     # The text too is read for cross-attention: its weights, and what each token's removal costs.
     assert len(passes) == (1 if family != "encoder-decoder" else 5)
 
@@ -365,19 +355,19 @@ def test_an_encoder_that_lacks_a_view_says_why(view: str, sentence: str) -> None
     assert sentence in str(VIEWS[view].lack(Question(trace=make_trace("encoder"))))
 
 
-@pytest.mark.parametrize("question", ["rollout", "contributions", "word"])
-def test_questions_about_all_layers_need_one_pass(question: str) -> None:
+@pytest.mark.parametrize(
+    ("ask", "count"),
+    [
+        (lambda trace: trace.rollout(), 1),
+        (lambda trace: contributions(trace, 1), 2),  # the logits by themselves
+        (lambda trace: word_in_context(trace, trace.tokens("target")[0]), 1),
+    ],
+)
+def test_questions_about_all_layers_need_one_pass(ask: Any, count: int) -> None:
     trace = make_trace("decoder", max_length=64)
-    passes: list[int] = []
-    hook = trace.model.decoder.register_forward_pre_hook(lambda module, args: passes.append(1))
-    if question == "rollout":
-        trace.rollout()
-    elif question == "contributions":
-        contributions(trace, 1)
-    else:
-        word_in_context(trace, trace.tokens("target")[0])
-    hook.remove()
-    assert len(passes) == (2 if question == "contributions" else 1)  # the logits by themselves
+    passes = passes_of(trace)
+    ask(trace)
+    assert len(passes) == count
 
 
 def test_each_formula_by_hand_bears_the_symbols_of_its_own_sublayer() -> None:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect import Inputs, Trace
+from qkv.inspect.answers.lens import stack_of
 from qkv.model import Attention, build_model
 from tests.inspect.conftest import INPUTS, make_trace, side
 
-STACKS = {"encoder-decoder": "decoder", "encoder": "encoder", "decoder": "decoder"}
 CHOICES = {
     "post": ("encoder-decoder", {}),
     "pre": ("decoder", {}),
@@ -38,7 +38,7 @@ def attended(trace: Trace, at: str, scores: Tensor) -> Tensor:
 
 
 def test_without_the_mask_all_tokens_are_seen(trace):
-    at = f"{STACKS[trace.model.config.family]}.1.self_attention"
+    at = f"{stack_of(trace, None)}.1.self_attention"
     open_ = trace.silence(f"{at}.mask")
     plain = trace[f"{at}.products"] / trace[f"{at}.scale"]
     torch.testing.assert_close(open_[f"{at}.weights"], plain.softmax(-1))

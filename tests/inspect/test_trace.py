@@ -9,9 +9,10 @@ import torch
 
 from qkv.errors import UserError
 from qkv.inspect import IGNORE, Inputs, Trace, pad_labels
-from qkv.inspect.trace.probe import forward
+from qkv.inspect.answers.lens import stack_of
+from qkv.inspect.trace.hooks import forward
 from qkv.model import fast
-from tests.inspect.conftest import CPU, INPUTS, make_trace, side
+from tests.inspect.conftest import CPU, INPUTS, make_trace, passes_of, side
 from tests.inspect.reference import Reference
 
 
@@ -80,17 +81,10 @@ def test_every_quantity_equals_the_reference(line):
     trace = make_trace(family, **choices)
     weights = dict(trace.model.named_parameters())
     expected = Reference(trace.model.config, weights, trace.inputs).found
-    assert set(expected) == set(trace.names())
+    assert set(expected) == set(trace.names()) == set(trace.keys())
     for key, value in trace.many(trace.names()).items():
         mine, theirs = (real(trace, key, x) for x in (value, expected[key]))
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=lambda m, k=key: k + m)
-
-
-def passes_of(trace: Trace) -> list[int]:
-    """A list that grows with every pass of the model."""
-    passes: list[int] = []
-    trace.model.register_forward_pre_hook(lambda *_: passes.append(1))
-    return passes
 
 
 def test_shapes_are_known_before_anything_is_computed(trace):
@@ -104,39 +98,14 @@ def test_shapes_are_known_before_anything_is_computed(trace):
     assert all(f">{key}</td>" in html for key in trace)
 
 
-def test_keys_of_the_notation_table():
-    keys = make_trace("encoder-decoder").names()
-    assert keys == [*make_trace("encoder-decoder").keys()]
-    for at in ("encoder.1.self_attention", "decoder.2.self_attention", "decoder.2.cross_attention"):
-        for part in ("query", "key", "value", "scores", "weights", "heads", "output", "residual"):
-            assert f"{at}.{part}" in keys
-    for part in ("hidden", "output", "residual"):
-        assert f"encoder.0.feed_forward.{part}" in keys
-    others = (
-        "source.tokens",
-        "target.tokens",
-        "target.labels",
-        "source.input",
-        "target.input",
-        "encoder.output",
-        "decoder.output",
-        "logits",
-        "probabilities",
-        "loss",
-    )
-    assert set(others) <= set(keys)
-    assert keys.index("encoder.0.self_attention.query") < keys.index("encoder.output")
-
-
 PARTS = ["query", "key", "value", "products", "scores", "weights", "heads"]
 
 
 @pytest.mark.parametrize("family", ["encoder-decoder", "encoder", "decoder"])
 @pytest.mark.parametrize("part", PARTS)
 def test_one_head_is_its_part_of_all(family, part):
-    stack = "encoder" if family == "encoder" else "decoder"
     whole, alone = make_trace(family), make_trace(family)
-    key = f"{stack}.1.self_attention.{part}"
+    key = f"{stack_of(whole, None)}.1.self_attention.{part}"
     for head in range(whole.shape(key)[1]):
         found = alone.get(key, head=head)
         torch.testing.assert_close(found, whole[key][:, head : head + 1])
@@ -253,7 +222,7 @@ def test_symbols_of_the_formulas_name_the_same_quantities():
 def test_a_star_at_the_end_stands_for_no_weight(trace):
     plain = trace.names("*")
     assert plain == [key for key in trace.names() if not trace.find(key).is_weight]
-    stack = "encoder" if trace.inputs.source else "decoder"
+    stack = stack_of(trace, None)
     assert set(trace.names(f"{stack}*")) <= set(plain)
     assert set(trace.names(f"{stack}.0.self_attention.*")) <= set(plain)
     named = trace.names(f"{stack}.0.self_attention.W_*")

@@ -19,7 +19,7 @@ from qkv.inspect.answers.compare import compare_readings
 from qkv.inspect.answers.positions import PositionTable
 from qkv.inspect.answers.rollout import Rollout
 from qkv.inspect.answers.steps import Candidate, Prediction, Steps
-from qkv.inspect.draw import visible
+from qkv.inspect.draw.labels import visible
 from qkv.inspect.views import VIEWS
 from tests.inspect.conftest import CPU, make_trace
 from tests.inspect.test_draw import draw_strictly, labels, panels, printed
@@ -192,6 +192,12 @@ def test_drift_has_a_line_per_token_while_they_can_be_told_apart() -> None:
     np.testing.assert_allclose(drawn[-1], drawn[:-1].mean(axis=0))
 
 
+def test_a_token_in_a_legend_is_no_formula() -> None:
+    trace = chinese("decoder", 4)
+    target = replace(trace.inputs.target, names=(("$^$", "a", "$_$", "b"),))
+    draw_strictly(Trace(trace.model, replace(trace.inputs, target=target)).drift().draw())
+
+
 def test_an_attention_sink_is_named() -> None:
     shares = torch.tensor([[1.0, 0, 0], [0.95, 0.05, 0], [0.9, 0.05, 0.05]])
     words = ["The", "cat", "sat"]
@@ -352,7 +358,8 @@ def test_an_encoder_predicts_at_a_token_and_a_decoder_after_it() -> None:
 
 def test_two_translators_are_compared_by_what_they_predict() -> None:
     trace = make_trace("encoder-decoder")
-    found = compare_readings(trace, trace.silence("decoder.0"), ("whole", "without"))
+    found = compare_readings(trace, trace.silence("decoder.0"), ("$^$", "without"))
+    draw_strictly(found.draw())  # a name with two dollars is no formula
     assert found.readings[0].tokens == tuple(trace.tokens("target"))
     assert all(reading.predictions for reading in found.readings)
 

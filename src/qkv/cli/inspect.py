@@ -262,7 +262,7 @@ def _open(
     """Load what the views need: logs, a model, a trace, a second model."""
     from qkv.inspect.answers.curves import read_logs, read_smoothings
     from qkv.inspect.answers.embeddings import vocabularies
-    from qkv.inspect.draw import localized
+    from qkv.inspect.draw.language import localized
     from qkv.tasks import load
 
     comparing = "compare" in views and "curves" not in views
@@ -385,10 +385,10 @@ def _show(
 def _draw(answers: dict[str, Answer], out: Path) -> None:
     """Write a picture per view; several get the names of their views."""
     from qkv.inspect.draw.figure import save_figure
-    from qkv.inspect.draw.fonts import without_chinese
+    from qkv.inspect.draw.fonts import chinese_font
     from qkv.inspect.draw.language import current_language, language, localized
 
-    if current_language() == "zh" and out.suffix.lower() != ".svg" and without_chinese():
+    if current_language() == "zh" and out.suffix.lower() != ".svg" and chinese_font() is None:
         remark = (
             "no font here has Chinese characters, so figures are labelled in English; install one "
             "(Debian and Ubuntu: fonts-noto-cjk) or write .svg or .html"
@@ -409,8 +409,8 @@ def _print(names: list[str], question: Question) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from qkv.inspect.draw import localized
     from qkv.inspect.draw.labels import wrapped
+    from qkv.inspect.draw.language import localized
     from qkv.inspect.views import VIEWS
 
     console = Console(highlight=False)

@@ -28,8 +28,8 @@ from qkv.inspect.answers import (
     word,
 )
 from qkv.inspect.answers.answer import Answer, Question, View
-from qkv.inspect.draw import localized, page, piece
-from qkv.inspect.draw.page import texts
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.page import page, piece, texts
 
 VIEWS: dict[str, View] = {
     "flow": flow.VIEW,

@@ -12,16 +12,18 @@ from rich.console import Console, RenderableType
 from torch import Tensor
 
 from qkv.errors import UserError
-from qkv.inspect.draw import HeatMap, Table, piece, styled
+from qkv.inspect.draw.heat_map import HeatMap
+from qkv.inspect.draw.page import piece
+from qkv.inspect.draw.style import styled
+from qkv.inspect.draw.table import Table
 from qkv.inspect.trace.quantities import NORMS
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Model
 from qkv.text import Tokenizer
 from qkv.text.tokenizer import USUAL_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 MAX_CELLS = 20_000  # of maps in a page; larger ones become pictures
 Record = dict[str, Any]  # a line of a run's log.jsonl

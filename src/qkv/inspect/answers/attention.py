@@ -13,17 +13,23 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, MapAnswer, Question, View, the_trace
-from qkv.inspect.draw import HeatMap, localized
+from qkv.inspect.draw.heat_map import HeatMap
+from qkv.inspect.draw.language import localized
+from qkv.inspect.trace.inputs import SIDES
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 TITLES = {
     "encoder.self_attention": "Self-attention of the encoder",
     "decoder.self_attention": "Masked self-attention of the decoder",
     "decoder.cross_attention": "Cross-attention: target tokens look at source tokens",
+}
+NAMES = {
+    "encoder.self_attention": "self-attention of the encoder",
+    "decoder.self_attention": "self-attention of the decoder",
+    "decoder.cross_attention": "cross-attention",
 }
 KINDS = dict(zip(("encoder", "masked", "cross"), TITLES, strict=True))  # names of the options
 MAX_PANELS = 48  # maps in one figure; of more, the last layers are drawn
@@ -117,7 +123,7 @@ def attention_maps(
     row: int = 0,
 ) -> AttentionMaps:
     """Collect maps of one kind ("encoder.self_attention"), by default the last one."""
-    kinds = [known for known in TITLES if count_layers(trace, known)]
+    kinds = list(own_kinds(trace).values())
     kind = kind or kinds[-1]
     if kind not in kinds:
         raise UserError(f"This model has no {kind!r}; it has {', '.join(kinds)}.")
@@ -125,7 +131,7 @@ def attention_maps(
     layers = check_choice(layers, count_layers(trace, kind), "layer")
     heads = check_choice(heads, trace.sizes["H"], "head")
     parts = [_layer(trace, f"{stack}.{layer}.{name}", heads) for layer in layers]
-    rows = trace.tokens("source" if stack == "encoder" else "target", row)
+    rows = trace.tokens(SIDES[stack], row)
     columns = rows if name == "self_attention" else trace.tokens("source", row)
     weights, allowed = (
         torch.stack([value[row, :, : len(rows), : len(columns)] for value in values])
@@ -145,6 +151,16 @@ def attention_maps(
 def count_layers(trace: Trace, kind: str) -> int:
     """Number of layers that have a kind of attention."""
     return len(trace.names(kind.replace(".", ".*.") + ".weights"))
+
+
+def own_kinds(trace: Trace, asked: str = "") -> dict[str, str]:
+    """The kinds of attention that a model has, by their options; only the one that is asked for."""
+    own = {name: kind for name, kind in KINDS.items() if count_layers(trace, kind)}
+    if not asked:
+        return own
+    if asked not in own:
+        raise UserError(f"This model has no {asked} attention; it has {' and '.join(own)}.")
+    return {asked: own[asked]}
 
 
 def check_choice(given: Sequence[int] | None, count: int, what: str) -> Sequence[int]:
@@ -171,11 +187,7 @@ def _layer(trace: Trace, at: str, heads: Sequence[int]) -> tuple[Tensor, Tensor]
 def _kinds(question: Question) -> dict[str, str]:
     """The named kind, or every kind that has the named layers."""
     trace = the_trace(question)
-    own = {name: kind for name, kind in KINDS.items() if count_layers(trace, kind)}
-    if asked := question.attention:
-        if asked not in own:
-            raise UserError(f"This model has no {asked} attention; it has {' and '.join(own)}.")
-        own = {asked: own[asked]}
+    own = own_kinds(trace, question.attention)
     highest = max(question.layers, default=-1)
     deep = {name: kind for name, kind in own.items() if highest < count_layers(trace, kind)} or own
     for kind in deep.values():

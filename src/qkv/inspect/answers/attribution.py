@@ -10,7 +10,7 @@ misses the change that it should add up to, and the gap is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,29 +24,20 @@ from qkv.data import IGNORE
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import MapAnswer, Question, View, the_trace
 from qkv.inspect.answers.steps import MAX_DRAWN, last_drawn
-from qkv.inspect.draw import (
-    DIVERGING,
-    HeatMap,
-    array,
-    caption,
-    clipping_note,
-    localized,
-    new_figure,
-    piece,
-    robust_limit,
-    visible,
-)
-from qkv.inspect.draw.heat_map import draw_panel, turn_labels
-from qkv.inspect.draw.labels import wrapped
+from qkv.inspect.draw.heat_map import HeatMap, clipping_note, draw_panel, robust_limit, turn_labels
+from qkv.inspect.draw.labels import visible, wrapped
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.page import piece
+from qkv.inspect.draw.style import DIVERGING, array, caption, new_figure
 from qkv.inspect.trace.edit import Edit
+from qkv.inspect.trace.hooks import run
 from qkv.inspect.trace.outputs import by_position, label_name, row_labels
-from qkv.inspect.trace.probe import Ask, Probe, run
+from qkv.inspect.trace.taps import Ask, Probe
+from qkv.inspect.trace.trace import Trace
 from qkv.model.quantized import QuantizedLinear
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 Method = Literal["removal", "integrated", "gradient"]
 METHODS = {
@@ -55,8 +46,7 @@ METHODS = {
     "gradient": "gradient × input",
 }
 Scores = dict[str, Tensor]
-Tokens = dict[str, tuple[str, ...]]
-Points = list[float] | None  # on the way to the text, 0 … 1; None: at its end alone
+Change = Callable[[Tensor], Tensor]
 MAX_TOKENS_IN_PASS = 2048  # of a pass that keeps what gradients need
 STEPS, MAX_STEPS = 32, 256  # points on the way, doubled until the gap is small enough
 SMALL_GAP = 0.05  # of the change that scores should add up to
@@ -171,13 +161,11 @@ def attribution(
 ) -> Attribution:
     """Compute what each token's embedding adds to an output's log-odds.
 
-    The output at a position is `output`, else its label, else the likeliest one. "removal" is what
-    the output loses when the token's embedding becomes the mean of the text's. "gradient" is the
-    gradient times the embedding, summed over D. "integrated" starts with that mean at every token
-    and averages the gradient over `steps` points on the way to the text's own, so that the scores
-    of all tokens add up to the difference between the two, up to `gap`; without `steps`, points are
-    doubled until that is small, or they are MAX_STEPS. (A start at 0 would be useless before a
-    norm, which removes the length of a vector.) By default it is removal where that is affordable.
+    The output at a position is `output`, else its label, else the likeliest one. Integrated
+    gradients start at the mean of the text's embeddings (a start at 0 would be useless before a
+    norm, which removes the length of a vector) and go through `steps` points; without `steps`,
+    points are doubled until `gap` is small, or they are MAX_STEPS. By default it is removal where
+    that is affordable.
     """
     if "logits" not in trace:
         raise UserError("This model has no output; trace one that has a head.")
@@ -193,27 +181,24 @@ def attribution(
     labels = row_labels(trace, row, len(logits))
     best = [int(logits[at].argmax()) if labels[at] == IGNORE else labels[at] for at in chosen]
     ids = best if output is None else [output] * len(chosen)
-    tokens = {side: tuple(trace.tokens(side, row)) for side in _sides(trace)}
-    method = method or ("integrated" if steps else _affordable(trace, tokens))
+    sides = [key.partition(".")[0] for key in trace.names("*.embedding")]
+    tokens = {side: tuple(trace.tokens(side, row)) for side in sides}
+    explained = _Explained(trace, row, tokens, chosen, ids)
+    method = method or ("integrated" if steps else _affordable(trace, explained.n_tokens))
     gap = None
     if method == "removal":
-        total = _removal(trace, row, tokens, chosen, ids)
+        total = explained.by_removal()
     elif method == "gradient":
-        total = _by_gradients(trace, row, tokens, chosen, ids, None)
+        total = explained.by_gradients([1.0], from_mean=False)
     else:
-        total, gap = _integrated(trace, row, tokens, chosen, ids, steps)
+        total, gap = explained.by_integration(steps)
     pairs = zip(chosen, ids, strict=True)
     names = tuple(label_name(trace, id, row, position) for position, id in pairs)
     return Attribution(method, names, tuple(chosen), tokens, total, gap)
 
 
-def _sides(trace: Trace) -> list[str]:
-    return [key.partition(".")[0] for key in trace.names("*.embedding")]
-
-
-def _affordable(trace: Trace, tokens: Tokens) -> Method:
+def _affordable(trace: Trace, n_tokens: int) -> Method:
     """Removal, unless a pass for each token is too much."""
-    n_tokens = sum(map(len, tokens.values()))
     return "removal" if n_tokens**2 * _n_weights(trace) <= MAX_WORK else "integrated"
 
 
@@ -222,99 +207,6 @@ def _n_weights(trace: Trace) -> int:
     quantized = [x for x in trace.model.modules() if isinstance(x, QuantizedLinear)]
     stored = sum(layer.in_features * layer.out_features for layer in quantized)
     return stored + sum(weight.numel() for weight in trace.model.parameters())
-
-
-def _removal(
-    trace: Trace, row: int, tokens: Tokens, positions: list[int], ids: list[int]
-) -> Scores:
-    """What outputs lose when a token's embedding becomes the mean of the text's."""
-    total = {side: torch.zeros(len(positions), len(tokens[side])) for side in tokens}
-    size = max(1, MAX_TOKENS_IN_PASS // max(1, sum(map(len, tokens.values()))))
-    for side in tokens:
-        for start in range(0, len(tokens[side]), size):
-            removed = list(range(start, min(start + size, len(tokens[side]))))
-            changed = _log_odds_with(trace, row, len(removed) + 1, {side: removed}, positions, ids)
-            total[side][:, removed] = (changed[:1] - changed[1:]).T.float().cpu()
-    return total
-
-
-@torch.no_grad()
-def _log_odds_with(
-    trace: Trace,
-    row: int,
-    n_rows: int,
-    removed: dict[str, list[int]],
-    positions: list[int],
-    ids: list[int],
-) -> Tensor:
-    """Log-odds of outputs, (rows, outputs): the first row is the text, the others lack a token."""
-
-    def without(side: str, places: list[int]) -> Edit:
-        def change(value: Tensor) -> Tensor:
-            value = value.clone()
-            mean = value[0].mean(dim=0)
-            for number, place in enumerate(places, 1):
-                value[number, place] = mean
-            return value
-
-        return Edit(f"{side}.embedding", change)
-
-    edits = [without(side, places) for side, places in removed.items()]
-    probe = Probe([Ask("logits")], [*trace.edits, *edits])
-    run(trace.model, trace.inputs.repeat_row(row, n_rows), probe)
-    return _log_odds_at(trace, row, probe.values[Ask("logits")], positions, ids)
-
-
-def _log_odds_at(
-    trace: Trace, row: int, logits: Tensor, positions: list[int], ids: list[int]
-) -> Tensor:
-    """Log-odds of outputs at positions, (rows, outputs)."""
-    outputs = torch.stack([by_position(trace, x.float(), row) for x in logits])  # (rows, N, V)
-    pairs = zip(positions, ids, strict=True)
-    return torch.stack([_log_odds(trace, outputs[:, at], id) for at, id in pairs], dim=1)
-
-
-def _integrated(
-    trace: Trace,
-    row: int,
-    tokens: Tokens,
-    positions: list[int],
-    ids: list[int],
-    steps: int | None,
-) -> tuple[Scores, float]:
-    """Integrated gradients, and their gap.
-
-    Without `steps`, with as many points as it needs, unless that would take too long.
-    """
-    with torch.no_grad():
-        start, end = _log_odds_at(
-            trace, row, _logits(trace, row, [0.0, 1.0], {}, {}).detach(), positions, ids
-        )
-    change = (end - start).cpu()
-    count = steps or STEPS
-    # A point is a pass forwards, and for each output one of twice the work backwards.
-    work = sum(map(len, tokens.values())) * _n_weights(trace) * (1 + 2 * len(positions))
-    while True:
-        points = [(step + 0.5) / count for step in range(count)]
-        total = _by_gradients(trace, row, tokens, positions, ids, points)
-        sums = torch.stack([scores.sum(dim=1) for scores in total.values()]).sum(dim=0)
-        gap = float(((sums - change).abs() / change.abs().clamp(min=1.0)).max())
-        count *= 2
-        if steps or gap <= SMALL_GAP or count > MAX_STEPS or count * work > MAX_WORK:
-            return total, gap
-
-
-def _by_gradients(
-    trace: Trace, row: int, tokens: Tokens, positions: list[int], ids: list[int], points: Points
-) -> Scores:
-    """Gradient × difference, averaged over the points."""
-    with torch.inference_mode(False), torch.enable_grad():
-        total = {side: torch.zeros(len(positions), len(tokens[side])) for side in tokens}
-        for chunk in _chunks(points, sum(map(len, tokens.values()))):
-            for number, scores in enumerate(_scores(trace, row, chunk, positions, ids)):
-                for side in tokens:
-                    total[side][number] += scores[side] / len(points or [1.0])
-    return total
 
 
 def _check_positions(positions: int | Sequence[int] | None, count: int) -> list[int]:
@@ -327,75 +219,124 @@ def _check_positions(positions: int | Sequence[int] | None, count: int) -> list[
     return [position % count for position in positions]
 
 
-def _chunks(points: Points, length: int) -> Iterator[Points]:
-    """Split the points so that a pass stays small."""
-    if points is None:
-        yield None
-        return
-    size = max(1, MAX_TOKENS_IN_PASS // max(1, length))
-    for start in range(0, len(points), size):
-        yield points[start : start + size]
+@dataclass(frozen=True)
+class _Explained:
+    """Outputs of one row, by position and id, and the tokens that count for or against them."""
 
+    trace: Trace
+    row: int
+    tokens: dict[str, tuple[str, ...]]
+    positions: list[int]
+    ids: list[int]
 
-def _scores(
-    trace: Trace, row: int, points: Points, positions: list[int], ids: list[int]
-) -> Iterator[dict[str, Tensor]]:
-    """For each output, gradient × difference of each side's tokens, summed over the points."""
-    differences: dict[str, Tensor] = {}
-    leaves: dict[str, Tensor] = {}
-    logits = _logits(trace, row, points, differences, leaves)
-    outputs = torch.stack([by_position(trace, x.float(), row) for x in logits])  # (points, N, V)
-    for position, id in zip(positions, ids, strict=True):
-        gradients = torch.autograd.grad(
-            _log_odds(trace, outputs[:, position], id).sum(),
-            list(leaves.values()),
-            retain_graph=True,
-            allow_unused=True,
-        )
-        yield {
-            side: torch.zeros(differences[side].shape[1])
-            if gradient is None
-            else (gradient * differences[side]).sum(dim=(0, 2)).float().cpu()
-            for side, gradient in zip(leaves, gradients, strict=True)
-        }
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens on both sides."""
+        return sum(map(len, self.tokens.values()))
 
+    @property
+    def n_at_once(self) -> int:
+        """Number of changed texts that go through the model together."""
+        return max(1, MAX_TOKENS_IN_PASS // max(1, self.n_tokens))
 
-def _logits(
-    trace: Trace,
-    row: int,
-    points: Points,
-    differences: dict[str, Tensor],
-    leaves: dict[str, Tensor],
-) -> Tensor:
-    """Run a pass with one row per point, and keep its graph.
+    def zeros(self) -> Scores:
+        """Scores to add to, (outputs, tokens) of each side."""
+        n_outputs = len(self.positions)
+        return {side: torch.zeros(n_outputs, len(names)) for side, names in self.tokens.items()}
 
-    `differences` gets the embeddings minus their start (the text's mean, or 0 without points), and
-    `leaves` the embeddings at the points.
-    """
+    def logits(self, n_rows: int, changes: dict[str, Change]) -> Tensor:
+        """Logits of copies of the row, with each side's embedding changed."""
+        edits = [Edit(f"{side}.embedding", change) for side, change in changes.items()]
+        probe = Probe([Ask("logits")], [*self.trace.edits, *edits])
+        run(self.trace.model, self.trace.inputs.repeat_row(self.row, n_rows), probe)
+        return probe.values[Ask("logits")]
 
-    def leaf(side: str) -> Edit:
-        def change(value: Tensor) -> Tensor:
-            value = value.detach()
-            share = torch.tensor(points or [1.0]).to(value)[:, None, None]
-            start = value.mean(dim=1, keepdim=True) if points else torch.zeros_like(value)
-            differences[side] = value - start
-            leaves[side] = (start + share * differences[side]).requires_grad_()
-            return leaves[side]
+    def log_odds(self, logits: Tensor) -> Iterator[Tensor]:
+        """Yield the log-odds of each output, (rows,), since log P is flat where P is almost 1."""
+        every = torch.stack([by_position(self.trace, x.float(), self.row) for x in logits])
+        for position, id in zip(self.positions, self.ids, strict=True):
+            choices = every[:, position]  # (rows, V)
+            if self.trace.inputs.output_kind in ("number", "classes"):
+                yield choices[:, id]
+            else:
+                others = torch.arange(choices.shape[1], device=choices.device) != id
+                yield choices[:, id] - choices[:, others].logsumexp(dim=1)
 
-        return Edit(f"{side}.embedding", change)
+    @torch.no_grad()
+    def by_removal(self) -> Scores:
+        """What outputs lose when a token's embedding becomes the mean of the text's."""
+        total = self.zeros()
+        for side, names in self.tokens.items():
+            for removed in torch.arange(len(names)).split(self.n_at_once):
 
-    sides = [key.partition(".")[0] for key in trace.names("*.embedding")]
-    probe = Probe([Ask("logits")], [*trace.edits, *map(leaf, sides)])
-    run(trace.model, trace.inputs.repeat_row(row, len(points or [1.0])), probe)
-    return probe.values[Ask("logits")]
+                def without(value: Tensor, removed: Tensor = removed) -> Tensor:
+                    value, mean = value.clone(), value[0].mean(dim=0)
+                    value[torch.arange(1, len(value)), removed] = mean  # the first row is whole
+                    return value
 
+                logits = self.logits(len(removed) + 1, {side: without})
+                changed = torch.stack([*self.log_odds(logits)])  # (outputs, rows)
+                total[side][:, removed] = (changed[:, :1] - changed[:, 1:]).float().cpu()
+        return total
 
-def _log_odds(trace: Trace, logits: Tensor, id: int) -> Tensor:
-    """Log-odds of an output, since log P is flat where P is almost 1."""
-    if trace.inputs.output_kind in ("number", "classes"):
-        return logits[:, id]
-    others = torch.arange(logits.shape[1], device=logits.device) != id
-    return logits[:, id] - logits[:, others].logsumexp(dim=1)
+    def by_integration(self, steps: int | None) -> tuple[Scores, float]:
+        """Integrated gradients, and their gap.
+
+        Without `steps`, with as many points as it needs, unless that would take too long.
+        """
+        with torch.no_grad():
+            logits, *_ = self.between(torch.tensor([0.0, 1.0]))
+            start, end = torch.stack([*self.log_odds(logits)], dim=1)
+        change = (end - start).cpu()
+        count = steps or STEPS
+        # A point is a pass forwards, and for each output one of twice the work backwards.
+        work = self.n_tokens * _n_weights(self.trace) * (1 + 2 * len(self.positions))
+        while True:
+            total = self.by_gradients([(step + 0.5) / count for step in range(count)])
+            sums = torch.stack([scores.sum(dim=1) for scores in total.values()]).sum(dim=0)
+            gap = float(((sums - change).abs() / change.abs().clamp(min=1.0)).max())
+            count *= 2
+            if steps or gap <= SMALL_GAP or count > MAX_STEPS or count * work > MAX_WORK:
+                return total, gap
+
+    def by_gradients(self, points: list[float], from_mean: bool = True) -> Scores:
+        """Gradient × difference from the start, averaged over points on the way to the text."""
+        with torch.inference_mode(False), torch.enable_grad():
+            total = self.zeros()
+            for some in torch.tensor(points).split(self.n_at_once):
+                logits, leaves, differences = self.between(some, from_mean)
+                for number, odds in enumerate(self.log_odds(logits)):
+                    gradients = torch.autograd.grad(
+                        odds.sum(), list(leaves.values()), retain_graph=True, allow_unused=True
+                    )
+                    for side, gradient in zip(leaves, gradients, strict=True):
+                        if gradient is not None:
+                            scores = (gradient * differences[side]).sum(dim=(0, 2))
+                            total[side][number] += scores.float().cpu() / len(points)
+        return total
+
+    def between(self, points: Tensor, from_mean: bool = True) -> tuple[Tensor, Scores, Scores]:
+        """Run a row for each point between a start (0) and the text (1), and keep the graph.
+
+        The start is the mean of the text's embeddings at every token, or 0. Returns the logits, the
+        embeddings at the points, and the text's own minus the start.
+        """
+        leaves: Scores = {}
+        differences: Scores = {}
+
+        def leaf(side: str) -> Change:
+            def change(value: Tensor) -> Tensor:
+                value = value.detach()
+                start = value.mean(dim=1, keepdim=True) if from_mean else torch.zeros_like(value)
+                differences[side] = value - start
+                share = points.to(value)[:, None, None]
+                leaves[side] = (start + share * differences[side]).requires_grad_()
+                return leaves[side]
+
+            return change
+
+        logits = self.logits(len(points), {side: leaf(side) for side in self.tokens})
+        return logits, leaves, differences
 
 
 def _answer(question: Question) -> Attribution:
@@ -403,11 +344,11 @@ def _answer(question: Question) -> Attribution:
     trace = the_trace(question)
     shape = trace.shape("logits")
     count = shape[1] if len(shape) == 3 and trace.inputs.output_kind != "span" else 1
-    tokens = {side: tuple(names) for side, names in question.tokens.items()}
-    work = sum(map(len, tokens.values())) * _n_weights(trace)
-    method, most = _affordable(trace, tokens), MAX_OUTPUTS
+    n_tokens = sum(map(len, question.tokens.values()))
+    method, most = _affordable(trace, n_tokens), MAX_OUTPUTS
     if method == "integrated":
-        most = max(1, min(MAX_OUTPUTS, MAX_WORK // (3 * STEPS * work)))
+        work = 3 * STEPS * n_tokens * _n_weights(trace)
+        most = max(1, min(MAX_OUTPUTS, MAX_WORK // work))
     if count > most:
         remark = "attribution: of the last {shown} of {count:,} outputs"
         question.remark(localized(remark, shown=most, count=count))

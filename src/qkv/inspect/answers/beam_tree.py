@@ -14,32 +14,23 @@ from rich.text import Text
 from rich.tree import Tree
 from torch import Tensor
 
-from qkv.config import DecodeConfig, ModelConfig
+from qkv.config import DecodeConfig
 from qkv.decode import Engine, Generative, Hypothesis, Request
 from qkv.decode.beam import BeamSearch
 from qkv.decode.request import BeamStep, Handle, prompt_limits, token_limits
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
-from qkv.inspect.draw import (
-    INK,
-    QUERY,
-    VALUE,
-    Table,
-    caption,
-    clipped,
-    decimal,
-    localized,
-    new_figure,
-    visible,
-)
+from qkv.inspect.draw.labels import clipped, decimal, visible
+from qkv.inspect.draw.language import localized, localized_each
+from qkv.inspect.draw.style import INK, QUERY, VALUE, caption, new_figure
+from qkv.inspect.draw.table import Table
 from qkv.inspect.trace.inputs import Inputs
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Decoder, Encoder, EncoderDecoder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 Fate = Literal["kept", "ended", "pruned"]
 LogitsAfter = Callable[[Sequence[int]], Tensor]
@@ -153,11 +144,11 @@ class BeamTree(Answer):
             )
             for node in self.nodes
         ]
-        head = ("step", "after", "token", "P", "log P of all", "fate", "why")
+        head = localized_each("step", "after", "token", "P", "log P of all", "fate", "why")
         title = localized("Beam search with {beams} beams", beams=self.beams)
         return [
-            Table((localized("output"), localized("score"), "P"), outputs, title),
-            Table([localized(name) for name in head], candidates, localized("Every candidate")),
+            Table(localized_each("output", "score", "P"), outputs, title),
+            Table(head, candidates, localized("Every candidate")),
         ]
 
     def numbers(self) -> Any:
@@ -191,7 +182,7 @@ class BeamTree(Answer):
                 yield Text(note, style="dim")
         outputs = zip(self.names, self.outputs, strict=True)
         rows = [(decimal(output.score, ".3f"), name) for name, output in outputs]
-        yield from Table((localized("score"), localized("output")), rows).text(width)
+        yield from Table(localized_each("score", "output"), rows).text(width)
 
     def reason(self, node: Node) -> str:
         """Why a candidate does not go on, in the current language."""
@@ -328,33 +319,28 @@ def _search(request: Request, model: Generative, logits_after: LogitsAfter) -> H
 
 
 def _request(model: Generative, inputs: Inputs, config: DecodeConfig, row: int) -> Request:
-    prompt = _prompt(inputs, model.config, row)
-    source: list[int] = []
+    own, source = model.config, list[int]()
+    prompt: list[int]
     if isinstance(model, EncoderDecoder):
         assert inputs.source is not None
         source = inputs.source.row_tokens(row).tolist()
-        (limit,) = token_limits(model.config, config, [len(source)], len(prompt) - 1)
+        start = [own.start_id] if own.start_id >= 0 else []
+        prompt = [*inputs.prompt] or [own.bos_id, *start]
+        (limit,) = token_limits(own, config, [len(source)], len(prompt) - 1)
     else:
-        (limit,) = prompt_limits(model.config, config, [prompt])
+        assert inputs.target is not None
+        prompt = inputs.target.row_tokens(row).tolist()
+        (limit,) = prompt_limits(own, config, [prompt])
     return Request(
         tuple(prompt),
         limit,
-        model.config.ends,
+        own.ends,
         config,
         tuple(source),
         tuple(inputs.suppress),
         n_given=len(prompt) - 1 if source else 0,
         record=True,
     )
-
-
-def _prompt(inputs: Inputs, config: ModelConfig, row: int) -> list[int]:
-    if config.family == "encoder-decoder":
-        start = [config.start_id] if config.start_id >= 0 else []
-        return [*inputs.prompt] or [config.bos_id, *start]
-    assert inputs.target is not None
-    prompt: list[int] = inputs.target.row_tokens(row).tolist()
-    return prompt
 
 
 def _heights(nodes: Sequence[Node]) -> dict[int, float]:

@@ -11,24 +11,18 @@ from rich.text import Text
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
-from qkv.inspect.answers.attention import count_layers
-from qkv.inspect.draw import (
-    COLOURS,
-    MARKERS,
-    Table,
-    caption,
-    clipped,
-    localized,
-    new_figure,
-    visible,
-)
+from qkv.inspect.answers.lens import stack_of
+from qkv.inspect.draw.labels import clipped, units, visible
+from qkv.inspect.draw.language import localized, localized_each
 from qkv.inspect.draw.panels import draw_visibility
+from qkv.inspect.draw.style import COLOURS, MARKERS, caption, new_figure
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import SIDES
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -57,12 +51,12 @@ class SideBySide(Answer):
         """A table per model, and one of differences."""
         tables = [
             Table(
-                [localized(name) for name in ("token", "sees", "predicts")],
+                localized_each("token", "sees", "predicts"),
                 [
                     (
                         visible(token),
                         localized("{count} of {all}", count=int(seen.sum()), all=len(seen)),
-                        "  ".join(f"{visible(name)} {value:.3f}" for name, value in best),
+                        units(best, ".3f"),
                     )
                     for token, seen, best in zip(
                         reading.tokens, reading.allowed, reading.outputs, strict=True
@@ -77,7 +71,7 @@ class SideBySide(Answer):
                 (key, f"{largest:.3g}", "" if cosine is None else f"{cosine:.4f}")
                 for key, largest, cosine in self.moved
             ]
-            head = [localized(name) for name in ("quantity", "largest difference", "cosine")]
+            head = localized_each("quantity", "largest difference", "cosine")
             tables.append(Table(head, rows, localized("How far each quantity has moved")))
         return tables
 
@@ -144,9 +138,8 @@ def compare_readings(
 
 
 def _reading(trace: Trace, name: str, top: int) -> Reading:
-    side = "decoder" if count_layers(trace, "decoder.self_attention") else "encoder"
-    key = f"{side}.0.self_attention.scores"
-    tokens = trace.tokens("source" if side == "encoder" else "target")
+    stack = stack_of(trace, None)
+    key, tokens = f"{stack}.0.self_attention.scores", trace.tokens(SIDES[stack])
     allowed = ~trace.peek([key], head=0)[key][0, 0].isneginf().cpu()
     count = len(tokens)
     allowed = allowed.expand(max(count, len(allowed)), -1)[:count, :count].clone()
@@ -166,7 +159,7 @@ def _panel(axes: Axes, reading: Reading) -> None:
             text = f"{clipped(visible(best[0][0]), 12)} {best[0][1]:.2f}"
             beside = len(reading.tokens) - 0.3
             axes.text(beside, row, text, va="center", fontsize=7.5, parse_math=False)
-    axes.set_title(reading.model, loc="left")
+    axes.set_title(reading.model, loc="left", parse_math=False)
 
 
 def _answer(question: Question) -> SideBySide:

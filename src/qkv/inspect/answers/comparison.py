@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.errors import UserError
-from qkv.inspect.draw import Table, piece
-
-if TYPE_CHECKING:
-    from qkv.inspect.trace.archive import SavedTrace
-    from qkv.inspect.trace.trace import Trace
+from qkv.inspect.draw.page import piece
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.notation import Quantities
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Comparison:
         return str(piece("fragment", Table(head, rows).html()))
 
 
-def compare(one: Trace | SavedTrace, other: Trace | SavedTrace, pattern: str = "*") -> Comparison:
+def compare(one: Quantities, other: Quantities, pattern: str = "*") -> Comparison:
     """Compare the common quantities of two traces layer by layer, so that few are in memory."""
     ours, theirs = (trace.names(pattern) for trace in (one, other))
     both = [key for key in ours if key in set(theirs)]

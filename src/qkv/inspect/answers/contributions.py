@@ -24,30 +24,22 @@ from qkv.inspect.answers.answer import (
     the_trace,
     token_position,
 )
-from qkv.inspect.draw import (
-    HeatMap,
-    Table,
-    array,
-    caption,
-    clipping_note,
-    decimal,
-    localized,
-    new_figure,
-    robust_limit,
-    visible,
-)
+from qkv.inspect.draw.heat_map import HeatMap, clipping_note, robust_limit
+from qkv.inspect.draw.labels import decimal, visible
+from qkv.inspect.draw.language import localized, localized_each
 from qkv.inspect.draw.panels import draw_by_head, map_by_head
-from qkv.inspect.draw.style import ABOVE, BELOW, DIVERGING
+from qkv.inspect.draw.style import ABOVE, BELOW, DIVERGING, array, caption, new_figure
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.opened import gain_of
 from qkv.inspect.trace.outputs import label_name, row_labels
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Encoder
 from qkv.model.norm import RMSNormPlusOne
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from qkv.inspect.trace.trace import Trace
-
-ATTENTIONS = {"self_attention": "self-attention", "cross_attention": "cross-attention"}
+ATTENTIONS = ("self_attention", "cross_attention")
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ class Contributions(Answer):
     def maps(self) -> list[HeatMap]:
         """A map per attention: layers down, heads across."""
         return [
-            map_by_head(values, localized(ATTENTIONS[name]), "added to the logit", self._limit)
+            map_by_head(values, _said(name), "added to the logit", self._limit)
             for name, values in self.heads.items()
         ]
 
@@ -90,7 +82,7 @@ class Contributions(Answer):
     def parts(self) -> list[HeatMap | Table]:
         """The maps, and the table of sums that add up to the logit."""
         rows = [
-            (localized("all heads of {name}", name=localized(ATTENTIONS[name])), float(x.sum()))
+            (localized("all heads of {name}", name=_said(name)), float(x.sum()))
             for name, x in self.heads.items()
         ]
         rows += [
@@ -100,8 +92,10 @@ class Contributions(Answer):
         rows += [(localized(name), value) for name, value in self.others.items()]
         rows += [(localized("sum"), self.total), (localized("logit"), self.logit)]
         cells = [(name, decimal(value, "+.3f")) for name, value in rows]
-        head = (localized("term"), localized("added to the logit"))
-        return [*self.maps(), Table(head, cells, self.title)]
+        return [
+            *self.maps(),
+            Table(localized_each("term", "added to the logit"), cells, self.title),
+        ]
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield the title, the maps and the table."""
@@ -125,7 +119,7 @@ class Contributions(Answer):
             width_ratios=[*[max(2.2, 0.3 * n_heads)] * len(self.heads), 3.4],
         )
         for axes, (name, values) in zip(panels, self.heads.items(), strict=False):
-            image = draw_by_head(axes, values, localized(ATTENTIONS[name]), **scale)
+            image = draw_by_head(axes, values, _said(name), **scale)
         panels[0].set_ylabel(localized("layer"))
         figure.colorbar(image, ax=list(panels[:-1]), label=localized("added to the logit"))
         colours = [ABOVE if value >= 0 else BELOW for value in bars]
@@ -137,6 +131,10 @@ class Contributions(Answer):
         beyond = clipping_note(array(torch.cat([*self.heads.values()])), limit)
         caption(figure, self.title, localized(note, total=self.total), beyond)
         return figure
+
+
+def _said(attention: str) -> str:
+    return localized(attention.replace("_", "-"))
 
 
 def contributions(
@@ -181,12 +179,6 @@ def contributions(
         feed_forward,
         others,
     )
-
-
-def gain_of(norm: Any) -> Tensor:
-    """What a norm multiplies each dimension with."""
-    weight: Tensor = norm.weight.detach()
-    return weight + 1 if isinstance(norm, RMSNormPlusOne) else weight
 
 
 class _Terms:
@@ -258,7 +250,7 @@ class _Terms:
         )
         middle = total.mean() if centred else 0.0
         deviation = ((total - middle).pow(2).mean() + epsilon).sqrt()
-        gain = gain_of(norm).double().cpu()
+        gain = gain_of(norm).detach().double().cpu()
         for name in names:
             vector = self.vectors[name]
             vector = vector - vector.mean() if centred else vector

@@ -16,16 +16,9 @@ from rich.text import Text
 from qkv.config import load_recipe
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, Record, View
-from qkv.inspect.draw import (
-    COLOURS,
-    MARKERS,
-    SOFT,
-    Numbers,
-    Table,
-    caption,
-    localized,
-    new_figure,
-)
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.style import SOFT, Numbers, caption, legend, line_style, new_figure
+from qkv.inspect.draw.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +78,7 @@ class Curves(Answer):
         if len(self.runs) > 1:
             handles = [_line(number, label=name) for number, name in enumerate(self.runs)]
             columns = min(4, len(handles))
-            figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+            legend(figure, handles=handles, loc="outside lower center", ncols=columns)
         caption(figure, self._lowest(), self.about_losses)
         return figure
 
@@ -207,13 +200,13 @@ def _series(records: Sequence[Record], key: str) -> tuple[Numbers, Numbers]:
 
 
 def _curve(axes: Axes, key: str, records: Sequence[Record], number: int) -> None:
-    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    style = line_style(number)
     if key in NAMES:
         light: dict[str, Any] = {"alpha": 0.55, "linewidth": 1.0} if key == "loss" else {}
-        axes.plot(*_series(records, key), color=colour, **light)
+        axes.plot(*_series(records, key), color=style["color"], **light)
     if key not in NAMES or key == "loss":
         held_out = _series(records, "valid_loss" if key == "loss" else key)
-        axes.plot(*held_out, color=colour, marker=marker)
+        axes.plot(*held_out, **style)
 
 
 def _frame(axes: Axes, key: str) -> None:
@@ -243,8 +236,7 @@ def _line(number: int = 0, **settings: Any) -> Any:
     """A line of a legend."""
     from matplotlib.lines import Line2D
 
-    style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-    return Line2D([], [], **(style | settings))
+    return Line2D([], [], **(line_style(number) | settings))
 
 
 def _number(value: Any) -> str:

@@ -11,25 +11,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
-from qkv.inspect.answers.lens import layer_names, localized_layers, stack_of, stream_keys
-from qkv.inspect.draw import (
-    COLOURS,
-    MARKERS,
-    HeatMap,
-    caption,
-    localized,
-    new_figure,
-    visible,
+from qkv.inspect.answers.lens import (
+    layer_names,
+    localized_layers,
+    name_layers,
+    stack_of,
+    stream_keys,
 )
+from qkv.inspect.draw.heat_map import HeatMap
+from qkv.inspect.draw.labels import visible
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.style import COLOURS, MARKERS, caption, legend, new_figure
+from qkv.inspect.trace.inputs import SIDES
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from qkv.inspect.trace.trace import Trace
 
-
-MAX_TICKS = 12  # layers that are named on an axis
 FAR = 30.0  # times a token's first length, above which the axis is logarithmic
 
 
@@ -55,18 +55,15 @@ class Drift(Answer):
         named = len(tokens) <= len(MARKERS)
         figure, panels = new_figure(8.4, 3.4, ncols=2)
         for axes, values in zip(panels, (self.cosine, self.distance), strict=True):
-            _lines(axes, values.cpu().T.tolist(), tokens, named)
-            every = -(-len(self.layers) // MAX_TICKS)
-            ticks = range(0, len(self.layers), every)
-            names = localized_layers(self.layers)[::every]
-            axes.set_xticks(ticks, names, rotation=45, ha="right")
+            every = name_layers(axes, self.layers)
+            _lines(axes, values.cpu().T.tolist(), tokens, every if named else None)
         lowest = min(-0.05, float(self.cosine.min()) - 0.05)
         panels[0].set(ylabel=localized("cosine to the input"), ylim=(lowest, 1.05))
         panels[1].set(ylabel=localized("distance from the input / its length"))
         if (farthest := float(self.distance.max())) > FAR:  # would flatten all other lines
             panels[1].set_yscale("symlog", linthresh=1.0)
             panels[1].set_ylim(0, 2 * farthest)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
+        legend(figure, *panels[0].get_legend_handles_labels(), loc="outside right upper")
         caption(figure, localized("How far the residual stream has moved from its input"))
         return figure
 
@@ -75,7 +72,7 @@ def drift(trace: Trace, stack: str | None = None, row: int = 0) -> Drift:
     """Compare a stack's residual stream with its input."""
     stack = stack_of(trace, stack)
     keys = stream_keys(trace, stack)
-    tokens = trace.tokens("source" if stack == "encoder" else "target", row)
+    tokens = trace.tokens(SIDES[stack], row)
     values = trace.peek(keys).values()
     stream = torch.stack([value[row, : len(tokens)].float() for value in values])
     start, before = stream[:1], torch.cat([stream[:1], stream[:-1]])  # stream: (layers, tokens, D)
@@ -88,16 +85,15 @@ def drift(trace: Trace, stack: str | None = None, row: int = 0) -> Drift:
     )
 
 
-def _lines(axes: Axes, values: list[list[float]], names: Sequence[str], named: bool) -> None:
-    """Draw a marked line per token or, for many tokens, thin lines and their mean."""
-    every = -(-len(values[0]) // MAX_TICKS)
+def _lines(axes: Axes, values: list[list[float]], names: Sequence[str], marked: int | None) -> None:
+    """Draw a line per token with a mark on every n-th layer, or else thin ones and their mean."""
     for number, (line, name) in enumerate(zip(values, names, strict=True)):
-        if named:
-            axes.plot(line, label=name, marker=MARKERS[number], markevery=every)
+        if marked:
+            axes.plot(line, label=name, marker=MARKERS[number], markevery=marked)
         else:
             label = "" if number else localized("each token")
             axes.plot(line, color="#999999", linewidth=0.5, alpha=0.6, label=label)
-    if not named:
+    if not marked:
         mean = [sum(point) / len(point) for point in zip(*values, strict=True)]
         axes.plot(mean, color=COLOURS[0], linewidth=2.4, label=localized("mean"))
 

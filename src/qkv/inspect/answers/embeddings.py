@@ -12,21 +12,19 @@ from rich.cells import cell_len
 
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, Vocabulary, the_trace
-from qkv.inspect.draw import (
-    COLOURS,
+from qkv.inspect.draw.labels import clipped, units, visible
+from qkv.inspect.draw.language import localized, localized_each
+from qkv.inspect.draw.style import (
     INK,
-    MARKERS,
     Numbers,
-    Table,
     array,
     caption,
-    clipped,
-    decimal,
-    localized,
+    legend,
+    line_style,
     new_figure,
     styled,
-    visible,
 )
+from qkv.inspect.draw.table import Table
 from qkv.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -92,14 +90,11 @@ class Neighbours(Answer):
         rows = [
             (
                 visible(self._name(id)),
-                "  ".join(
-                    f"{visible(self._name(other))} {decimal(cosine, '.3f')}"
-                    for other, cosine in near
-                ),
+                units(((self._name(other), cosine) for other, cosine in near), ".3f"),
             )
             for id, near in self.nearest.items()
         ]
-        return [Table((localized("word"), localized("nearest, by cosine")), rows)]
+        return [Table(localized_each("word", "nearest, by cosine"), rows)]
 
 
 def vocabularies(task: Any) -> list[Vocabulary]:
@@ -183,13 +178,12 @@ def _scatter(axes: Axes, points: Numbers, groups: Sequence[str], far: Any) -> Nu
     points = np.clip(points, low + margin * 0.3, high - margin * 0.3)
     for number, group in enumerate(dict.fromkeys(groups)):
         own = points[[name == group for name in groups]]
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        axes.scatter(own[:, 0], own[:, 1], s=22, color=colour, marker=marker, label=group)
+        axes.scatter(own[:, 0], own[:, 1], s=22, label=group, **line_style(number))
     ring: Any = {"s": 90, "facecolors": "none", "edgecolors": INK, "linewidths": 1.0}
     if far.any():
         axes.scatter(points[far, 0], points[far, 1], **ring)
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
-    axes.figure.legend(loc="outside right upper")  # beside the plane, where it covers no label
+    legend(axes.figure, loc="outside right upper")  # beside the plane, where it covers no label
     return points
 
 

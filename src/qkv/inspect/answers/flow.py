@@ -13,33 +13,28 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
-from qkv.inspect.draw import (
+from qkv.inspect.draw.labels import FACTORS, clipped, packed, visible, wrapped_formula
+from qkv.inspect.draw.language import localized, localized_each, localized_formula, localized_name
+from qkv.inspect.draw.page import piece, texts
+from qkv.inspect.draw.style import (
     ATTENTION,
+    HATCH,
     INK,
     KEY,
+    LINE,
     PAPER,
     QUERY,
     SOFT,
     VALUE,
-    Table,
     caption,
-    clipped,
-    localized,
     new_figure,
-    piece,
-    visible,
 )
-from qkv.inspect.draw.labels import FACTORS, packed, wrapped_formula
-from qkv.inspect.draw.language import localized_formula, localized_name
-from qkv.inspect.draw.page import texts
-from qkv.inspect.draw.style import HATCH, LINE
-from qkv.inspect.draw.table import plain_table
+from qkv.inspect.draw.table import Table, plain_table
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 Lane = Literal["encoder", "decoder", "output"]
 Place = tuple[float, float]
@@ -65,6 +60,16 @@ EDGES = {
     "mask": HATCH,
     "stream": INK,
 }
+INSIDE = {  # what a step inside a sublayer is computed from
+    "input": ("embedding", "positions"),
+    "products": ("query", "key"),
+    "scores": ("products", "bias", "mask"),
+    "weights": ("scores",),
+    "heads": ("weights", "value"),
+    "output_norm": ("output",),
+}
+GIVEN = ("tokens", "labels", "positions", "mask")  # by the text alone
+FIRST = ("query", "key", "value", "shares", "hidden")  # of a sublayer, after its norm
 WIDE, TALL, GAP, BETWEEN = 4.2, 0.5, 0.2, 1.2  # inches: a box, between boxes, between lanes
 TYPE = 8.0  # points
 TEXT_CELLS = 46  # of a text's tokens with their symbol in a box,
@@ -122,10 +127,12 @@ class Flow(tuple[Stage, ...], Answer):
     parallel = False  # whether the sublayers of a block all read its input
 
     @property
-    def shown(self) -> list[Stage]:
+    def shown(self) -> Flow:
         """The stages with one layer per lane."""
         first = {stage.lane: stage.layer for stage in self[::-1] if stage.layer is not None}
-        return [stage for stage in self if stage.layer in (None, first.get(stage.lane))]
+        shown = Flow(stage for stage in self if stage.layer in (None, first.get(stage.lane)))
+        shown.parallel = self.parallel
+        return shown
 
     def n_layers(self, lane: Lane) -> int:
         """Number of layers of a lane."""
@@ -145,9 +152,9 @@ class Flow(tuple[Stage, ...], Answer):
         self._frames(axes, boxes)
         for box, stage in zip(boxes, shown, strict=True):
             _draw_box(axes, box, stage.localized())
-        for start, end in feeds(shown, self.parallel):
+        for start, end in shown.feeds():
             _draw_feed(axes, shown, boxes, start, end)
-        for start, end in skips(shown, self.parallel):
+        for start, end in shown.skips():
             _draw_skip(axes, shown, boxes, start, end)
         caption(figure, localized(ABOUT))
         return figure
@@ -169,11 +176,9 @@ class Flow(tuple[Stage, ...], Answer):
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield a table, lane by lane, with keys if they fit."""
         plain = plain_table()
-        plain.add_column(localized("quantity"), no_wrap=True)
-        plain.add_column(localized("formula"), no_wrap=True)
-        plain.add_column(localized("shape"), no_wrap=True)
-        if width >= KEYS_FIT:
-            plain.add_column("key", no_wrap=True)
+        keys = ["key"] if width >= KEYS_FIT else []
+        for name in (*localized_each("quantity", "formula", "shape"), *keys):
+            plain.add_column(name, no_wrap=True)
         room = self._formula_room(width)
         for heading, stages in groupby(self.shown, self._heading):
             plain.add_section()
@@ -221,6 +226,54 @@ class Flow(tuple[Stage, ...], Answer):
             sign = f"× {self.n_layers(lane)}" if self.n_layers(lane) > 1 else sign
             axes.text(side, top - 0.15, sign, rotation=90, ha="center", va="top", fontsize=10)
 
+    def feeds(self) -> list[tuple[int, int]]:
+        """What each stage is computed from, residuals aside: pairs of indices."""
+        index = {stage.key: number for number, stage in enumerate(self)}
+        return [(start, end) for end in range(len(self)) for start in self._sources(index, end)]
+
+    def _sources(self, index: dict[str, int], end: int) -> list[int]:
+        """The stages that one stage is computed from."""
+        sublayer, _, kind = self[end].key.rpartition(".")
+        if kind in GIVEN:
+            return []
+        if kind in ("key", "value") and sublayer.endswith("cross_attention"):
+            return [i for i, stage in enumerate(self) if stage.lane == "encoder"][-1:]
+        if kind in FIRST and f"{sublayer}.norm" in index:
+            return [index[f"{sublayer}.norm"]]
+        if kind == "norm" or kind in FIRST:
+            return self._given_to(sublayer)
+        if kind == "bias":
+            made = "Q" in self[end].formula  # of queries and keys; else of distances alone
+            return [index[f"{sublayer}.{part}"] for part in ("query", "key")] if made else []
+        if kind == "loss":
+            return [*self._before(end), index["target.labels"]]
+        if kind in INSIDE:
+            return [index[key] for part in INSIDE[kind] if (key := f"{sublayer}.{part}") in index]
+        return self._before(end)
+
+    def skips(self) -> list[tuple[int, int]]:
+        """Residual arrows as indices: from what a sublayer's output is added to, to the sum."""
+        arrows = []
+        for end, stage in enumerate(self):
+            if stage.key.endswith(".residual"):
+                sublayer = stage.key.removesuffix(".residual")
+                start = next(i for i, other in enumerate(self) if other.key.startswith(sublayer))
+                before = [] if start == end else self._before(start)
+                arrows += [(source, end) for source in before]
+        return arrows
+
+    def _before(self, end: int) -> list[int]:
+        """The stage before one on its way; an output's way begins where the last lane ends."""
+        way = [i for i in range(end) if self[i].key != "target.labels"]
+        same = [i for i in way if self[i].lane == self[end].lane]
+        return (way if not same and self[end].lane == "output" else same)[-1:]
+
+    def _given_to(self, sublayer: str) -> list[int]:
+        """What a sublayer reads: the stage before it or, where all are parallel, its block."""
+        whole = sublayer.rpartition(".")[0] if self.parallel else sublayer
+        first = next(i for i, stage in enumerate(self) if stage.key.startswith(f"{whole}."))
+        return self._before(first)
+
 
 def flow(trace: Trace) -> Flow:
     """List the main quantities in the order of the formulas, the labels just before the loss."""
@@ -247,7 +300,7 @@ def describe(trace: Trace) -> Markup:
         for key in trace
     ]
     tokens = {localized(side): trace.tokens(side) for side in trace.inputs.sides}
-    head = [localized(name) for name in ("quantity", "formula", "axes", "shape")]
+    head = localized_each("quantity", "formula", "axes", "shape")
     return piece("fragment", texts(tokens) + Table(head, rows).html())
 
 
@@ -264,80 +317,6 @@ def _stage(trace: Trace, key: str) -> Stage:
     return Stage(
         key, quantity.name, quantity.formula, quantity.axes, shape, lane, layer, tuple(tokens)
     )
-
-
-def feeds(stages: Sequence[Stage], parallel: bool = False) -> list[tuple[int, int]]:
-    """What each stage is computed from, residuals aside: pairs of indices."""
-    index = {stage.key: number for number, stage in enumerate(stages)}
-    return [
-        (start, end)
-        for end in range(len(stages))
-        for start in _sources(stages, index, end, parallel)
-    ]
-
-
-INSIDE = {  # what a step inside an attention is computed from
-    "products": ("query", "key"),
-    "scores": ("products", "bias", "mask"),
-    "weights": ("scores",),
-    "heads": ("weights", "value"),
-    "output_norm": ("output",),
-}
-GIVEN = ("tokens", "labels", "positions", "mask")  # by the text alone
-FIRST = ("query", "key", "value", "shares", "hidden")  # of a sublayer, after its norm
-
-
-def _sources(stages: Sequence[Stage], index: dict[str, int], end: int, parallel: bool) -> list[int]:
-    """Names of the stages that one stage is computed from."""
-    sublayer, _, kind = stages[end].key.rpartition(".")
-    if kind in GIVEN:
-        return []
-    if kind in ("key", "value") and sublayer.endswith("cross_attention"):
-        return [i for i, stage in enumerate(stages) if stage.lane == "encoder"][-1:]
-    if kind == "norm" or kind in FIRST:
-        normed = index.get(f"{sublayer}.norm")
-        has_norm = normed is not None and kind != "norm"
-        return [normed] if has_norm else _given_to(stages, sublayer, parallel)  # type: ignore[list-item]
-    if kind == "bias":
-        made = "Q" in stages[end].formula  # of queries and keys; else of distances alone
-        return [index[f"{sublayer}.{part}"] for part in ("query", "key")] if made else []
-    if kind == "input":
-        parts = [f"{sublayer}.embedding", f"{sublayer}.positions"]
-        return [index[key] for key in parts if key in index]
-    if stages[end].key == "loss":
-        before = [i for i in range(end) if stages[i].key != "target.labels"]
-        return [*before[-1:], index["target.labels"]]
-    if kind in INSIDE:
-        return [index[key] for part in INSIDE[kind] if (key := f"{sublayer}.{part}") in index]
-    return _before(stages, end)
-
-
-def skips(stages: Sequence[Stage], parallel: bool = False) -> list[tuple[int, int]]:
-    """Residual arrows as indices: from what a sublayer's output is added to, to the sum."""
-    arrows = []
-    for end, stage in enumerate(stages):
-        if stage.key.endswith(".residual"):
-            sublayer = stage.key.removesuffix(".residual")
-            start = next(i for i, other in enumerate(stages) if other.key.startswith(sublayer))
-            before = [] if start == end else _before(stages, start)
-            arrows += [(source, end) for source in before]
-    return arrows
-
-
-def _before(stages: Sequence[Stage], end: int) -> list[int]:
-    """The stage before one on its way; an output's way begins where the last lane ends."""
-    lane = stages[end].lane
-    same = [i for i in range(end) if stages[i].lane == lane and stages[i].key != "target.labels"]
-    if not same and lane == "output":
-        same = [i for i in range(end) if stages[i].key != "target.labels"]
-    return same[-1:]
-
-
-def _given_to(stages: Sequence[Stage], sublayer: str, parallel: bool) -> list[int]:
-    """What a sublayer reads: the stage before it or, where all are parallel, before its block."""
-    whole = sublayer.rpartition(".")[0] if parallel else sublayer
-    first = next(i for i, stage in enumerate(stages) if stage.key.startswith(f"{whole}."))
-    return _before(stages, first)
 
 
 def _boxes(stages: Sequence[Stage]) -> list[Box]:

@@ -15,7 +15,6 @@ from rich.padding import Padding
 from rich.text import Text
 from torch import Tensor
 
-from qkv.errors import UserError
 from qkv.inspect.answers.answer import (
     Answer,
     Question,
@@ -24,36 +23,21 @@ from qkv.inspect.answers.answer import (
     the_trace,
     token_position,
 )
-from qkv.inspect.answers.attention import KINDS, check_choice, count_layers
-from qkv.inspect.draw import (
-    ATTENTION,
-    INK,
-    QUERY,
-    SOFT,
-    VALUE,
-    Table,
-    caption,
-    clipped,
-    decimal,
-    localized,
-    new_figure,
-    piece,
-    visible,
-)
-from qkv.inspect.draw.language import localized_formula
+from qkv.inspect.answers.attention import NAMES, check_choice, count_layers, own_kinds
+from qkv.inspect.draw.labels import clipped, decimal, visible
+from qkv.inspect.draw.language import localized, localized_each, localized_formula
+from qkv.inspect.draw.page import piece
+from qkv.inspect.draw.style import ATTENTION, INK, QUERY, SOFT, VALUE, caption, new_figure
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import SIDES
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from qkv.inspect.trace.trace import Trace
-
 TERMS = 3  # terms of a sum that are written out
-ATTENTIONS = {
-    "encoder.self_attention": "self-attention of the encoder",
-    "decoder.self_attention": "self-attention of the decoder",
-    "decoder.cross_attention": "cross-attention",
-}
 FULL, LONGEST = 118, 150  # cells of a line of a figure: at the full size of type, and at most
+KEY_HEAD = ("key j", "q·k_j", "÷ √d_k", "M", "score", "softmax")
 MAX_KEYS = 16  # keys in the table of a figure; of more, those with most weight
 
 
@@ -108,14 +92,13 @@ class Hand(Answer):
             position=self.position,
             layer=self.layer,
             head=self.head,
-            attention=localized(ATTENTIONS[self.attention]),
+            attention=localized(NAMES[self.attention]),
         )
 
     @property
     def key_table(self) -> Table:
         """A row per key."""
-        head = ("key j", "q·k_j", "÷ √d_k", "M", "score", "softmax")
-        return Table([localized(name) for name in head], [row.cells() for row in self.keys])
+        return Table(localized_each(*KEY_HEAD), [row.cells() for row in self.keys])
 
     def html(self) -> Markup:
         """Return the formulas with their numbers below, and the table of keys between them."""
@@ -180,8 +163,7 @@ def hand(trace: Trace, kind: str, layer: int, head: int, position: int, row: int
         name, stream = last.split(".")[2].replace("_", "-"), work.at(last)
         lines.append(Line(f"after {name}", work.symbol(last), _vector(stream), stream))
     lines += _feed_forward(work, f"{block}.feed_forward")
-    side = "source" if stack == "encoder" else "target"
-    token = trace.tokens(side, row)[position]
+    token = trace.tokens(SIDES[stack], row)[position]
     return Hand(token, position, kind, layer, head, tuple(lines), tuple(keys), first)
 
 
@@ -370,9 +352,8 @@ def _draw_keys(axes: Any, keys: Sequence[KeyRow], y: float) -> float:
     """Draw the table of keys with a bar per weight; returns where it ends."""
     columns = (0.24, 0.36, 0.44, 0.52, 0.60, 0.68)
     plain: dict[str, Any] = {"va": "top", "fontsize": 8, "parse_math": False}
-    head = ("key j", "q·k_j", "÷ √d_k", "M", "score", "softmax")
-    for x, name in zip(columns, head, strict=True):
-        axes.text(x, y, localized(name), color=SOFT, **plain)
+    for x, name in zip(columns, localized_each(*KEY_HEAD), strict=True):
+        axes.text(x, y, name, color=SOFT, **plain)
     for row in keys:
         y -= 0.2
         for x, cell in zip(columns, row.cells(), strict=True):
@@ -384,14 +365,10 @@ def _draw_keys(axes: Any, keys: Sequence[KeyRow], y: float) -> float:
 def _chosen(question: Question) -> tuple[str, int, int, int]:
     """Attention, layer, head and position that a question is about."""
     trace = the_trace(question)
-    kinds = {name: kind for name, kind in KINDS.items() if count_layers(trace, kind)}
-    if question.attention and question.attention not in kinds:
-        asked = question.attention
-        raise UserError(f"This model has no {asked} attention; it has {' and '.join(kinds)}.")
-    kind = kinds[question.attention] if question.attention else next(iter(kinds.values()))
+    kind = next(iter(own_kinds(trace, question.attention).values()))
     layer = check_choice(question.layers[:1] or (0,), count_layers(trace, kind), "layer")[0]
     head = check_choice(question.heads[:1] or (0,), trace.sizes["H"], "head")[0]
-    names = trace.tokens("source" if kind.startswith("encoder") else "target")
+    names = trace.tokens(SIDES[kind.partition(".")[0]])
     return kind, layer, head, token_position(question, names, len(names) // 2)
 
 

@@ -13,16 +13,12 @@ from torch import Tensor
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, View, lacks_probabilities, the_trace
 from qkv.inspect.answers.steps import IN_TERMINAL, MAX_DRAWN, last_drawn
-from qkv.inspect.draw import (
-    Table,
-    array,
-    caption,
-    clipped,
-    localized,
-    new_figure,
-    visible,
-)
 from qkv.inspect.draw.heat_map import turn_labels
+from qkv.inspect.draw.labels import clipped, units, visible
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.style import array, caption, new_figure
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import SIDES
 from qkv.inspect.trace.outputs import (
     by_position,
     entropy,
@@ -30,13 +26,14 @@ from qkv.inspect.trace.outputs import (
     position_names,
     probabilities,
 )
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Encoder, Stack, evaluating
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from qkv.inspect.trace.trace import Trace
-
+MAX_TICKS = 12  # layers that are named on an axis
 MAX_ABREAST = 24  # outputs side by side in a figure; of more, the last ones are drawn
 
 
@@ -100,7 +97,16 @@ class Lens(Answer):
         layers = zip(
             localized_layers(lens.layers), lens.candidates, lens.probabilities.tolist(), strict=True
         )
-        rows = [(name, *map(_pairs, names, values)) for name, names, values in layers]
+        rows = [
+            (
+                layer,
+                *(
+                    units(zip(*best, strict=True), ".2f")
+                    for best in zip(names, values, strict=True)
+                ),
+            )
+            for layer, names, values in layers
+        ]
         title = localized("Logit lens, last layer first")
         return [Table(("", *map(visible, lens.tokens)), rows[::-1], title)]
 
@@ -174,8 +180,7 @@ def stack_of(trace: Trace, stack: str | None) -> str:
 
 def stream_keys(trace: Trace, stack: str) -> list[str]:
     """Keys of the residual stream: a stack's input, and the residual after each of its layers."""
-    side = "source" if stack == "encoder" else "target"
-    keys = [f"{side}.input", *trace.names(f"{stack}.*.feed_forward.residual")]
+    keys = [f"{SIDES[stack]}.input", *trace.names(f"{stack}.*.feed_forward.residual")]
     convolution = f"{stack}.0.convolution.residual"
     if convolution in trace:
         keys[1] = convolution
@@ -197,6 +202,14 @@ def localized_layers(names: Sequence[str]) -> list[str]:
     ]
 
 
+def name_layers(axes: Axes, names: Sequence[str]) -> int:
+    """Name the points of a residual stream along an axis; returns how far apart the names are."""
+    every = -(-len(names) // MAX_TICKS)
+    shown = localized_layers(names)[::every]
+    axes.set_xticks(range(0, len(names), every), shown, rotation=45, ha="right")
+    return every
+
+
 def _reader(trace: Trace, stack: Stack, row: int) -> Callable[[Tensor], Tensor]:
     """Return a function from a residual stream (B, N, D) to one row's probabilities."""
     model, inputs = trace.model, trace.inputs
@@ -214,11 +227,6 @@ def _reader(trace: Trace, stack: Stack, row: int) -> Callable[[Tensor], Tensor]:
             return by_position(trace, probabilities(logits(stack.norm(stream)), inputs)[row], row)
 
     return read
-
-
-def _pairs(names: Sequence[str], values: Sequence[float]) -> str:
-    pairs = zip(names, values, strict=True)
-    return "  ".join(f"{visible(name)} {value:.2f}" for name, value in pairs)
 
 
 VIEW = View(

@@ -15,32 +15,23 @@ from rich.text import Text
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
-from qkv.inspect.answers.attention import KINDS, count_layers
-from qkv.inspect.draw import (
-    Table,
-    caption,
-    clipped,
-    localized,
-    new_figure,
-    visible,
-)
+from qkv.inspect.answers.attention import NAMES, own_kinds
+from qkv.inspect.draw.labels import clipped, visible
+from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.panels import draw_visibility
+from qkv.inspect.draw.style import caption, new_figure
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import SIDES
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Layout
 from qkv.model.mask import cross_mask, self_mask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from qkv.inspect.trace.trace import Trace
-
 PADDING = "<pad>"
 MAX_SHOWN = 24  # tokens of a matrix; of more, the first ones
 MAX_TEXTS = 3  # whose matrices are shown
-KIND_NAMES = {
-    "encoder": "self-attention of the encoder",
-    "masked": "self-attention of the decoder",
-    "cross": "cross-attention",
-}
 CPU = torch.device("cpu")
 
 
@@ -137,63 +128,49 @@ class Masks(Answer):
 def masks(trace: Trace) -> Masks:
     """Draw the masks of each attention, of each text, and of all texts packed end to end."""
     found: list[Matrix] = []
-    for option, kind in KINDS.items():
-        if count_layers(trace, kind):
-            found += _of_kind(trace, option, kind)
+    for kind in own_kinds(trace).values():
+        found += _of_kind(trace, kind)
     if trace.inputs.n_rows > 1:
         found += _packed(trace)
     return Masks(tuple(found))
 
 
-def _of_kind(trace: Trace, option: str, kind: str) -> Iterator[Matrix]:
+def _of_kind(trace: Trace, kind: str) -> Iterator[Matrix]:
     """The mask of one kind of attention for each text, padding included."""
     stack, _, name = kind.partition(".")
     key = f"{stack}.0.{name}.scores"
     allowed = ~trace.peek([key], head=0)[key].isneginf().cpu()
     for row in range(min(MAX_TEXTS, trace.inputs.n_rows)):
-        queries = _names(trace, "source" if stack == "encoder" else "target", row)
+        queries = _names(trace, SIDES[stack], row)
         keys = queries if name == "self_attention" else _names(trace, "source", row)
         causal = getattr(trace.model, stack).causal and name == "self_attention"
-        says = [localized("causal" if causal else "everything is visible")]
-        if PADDING in keys and not causal:
-            says = [localized("padding is hidden")]
-        title = localized(KIND_NAMES[option])
+        seen = "padding is hidden" if PADDING in keys else "everything is visible"
+        title = localized(NAMES[kind])
         if trace.inputs.n_rows > 1:
             title += localized(", text {number}", number=row + 1)
-        title = localized("{title}: {name}", title=title, name=says[0])
-        yield _cut(title, queries, keys, allowed[row, 0], option)
+        says = localized("causal" if causal else seen)
+        title = localized("{title}: {name}", title=title, name=says)
+        yield _cut(title, queries, keys, allowed[row, 0], kind)
 
 
 def _packed(trace: Trace) -> Iterator[Matrix]:
     """The masks of all texts in one row, as training packs them."""
-    sides = trace.inputs.sides
-    layouts = {
-        name: Layout(offsets=torch.tensor([0, *np.cumsum(_lengths(side, trace.inputs.n_rows))]))
-        for name, side in sides.items()
-    }
-    names = {
-        side: [name for row in range(trace.inputs.n_rows) for name in trace.tokens(side, row)]
-        for side in sides
-    }
-    for side, layout in layouts.items():
-        stack = "encoder" if side == "source" else "decoder"
-        causal = getattr(trace.model, stack).causal
-        count = len(names[side])
-        allowed = self_mask(layout, causal).boolean(count, count, CPU)[0, 0]
-        option = "encoder" if side == "source" else "masked"
-        title = localized(KIND_NAMES[option]) + localized(", texts packed end to end")
-        yield _cut(title, names[side], names[side], allowed, f"{option}, packed")
-    if len(layouts) == 2:
-        target, source = layouts["target"], layouts["source"]
-        allowed = cross_mask(target, source).boolean(
-            len(names["target"]), len(names["source"]), CPU
-        )
-        title = localized(KIND_NAMES["cross"]) + localized(", texts packed end to end")
-        yield _cut(title, names["target"], names["source"], allowed[0, 0], "cross, packed")
-
-
-def _lengths(side: Any, n_rows: int) -> list[int]:
-    return [side.row_length(row) for row in range(n_rows)]
+    layouts, names = dict[str, Layout](), dict[str, list[str]]()
+    for side in trace.inputs.sides:
+        texts = [trace.tokens(side, row) for row in range(trace.inputs.n_rows)]
+        layouts[side] = Layout(offsets=torch.tensor([0, *np.cumsum([*map(len, texts)])]))
+        names[side] = [name for text in texts for name in text]
+    for kind in own_kinds(trace).values():
+        stack, _, name = kind.partition(".")
+        queries = keys = SIDES[stack]
+        if name == "cross_attention":
+            keys = "source"
+            mask = cross_mask(layouts[queries], layouts[keys])
+        else:
+            mask = self_mask(layouts[queries], getattr(trace.model, stack).causal)
+        allowed = mask.boolean(len(names[queries]), len(names[keys]), CPU)[0, 0]
+        title = localized(NAMES[kind]) + localized(", texts packed end to end")
+        yield _cut(title, names[queries], names[keys], allowed, f"{kind}, packed")
 
 
 def _names(trace: Trace, side: str, row: int) -> list[str]:
@@ -214,19 +191,17 @@ def _cut(
 
 def _grid(matrix: Matrix, yes: str, no: str, labelled: bool = True) -> list[str]:
     """Lines of a matrix: column heads letter below letter, then a row per query."""
-    left = [clipped(visible(name), 12) if labelled else "" for name in matrix.rows]
-    margin = max(map(cell_len, left)) + 1 if labelled else 0
+    left = [f"{clipped(visible(name), 12)} " if labelled else "" for name in matrix.rows]
+    margin = max(map(cell_len, left))
     heads = [clipped(visible(name), 7) for name in matrix.columns]
     tall = max(map(len, heads))
-    lines = []
-    for i in range(tall):
-        cells = [set_cell_size(head.rjust(tall)[i], 3) for head in heads]
-        lines.append(" " * margin + "".join(cells))
+    lines = [("", [head.rjust(tall)[i] for head in heads]) for i in range(tall)]
     for label, row in zip(left, matrix.allowed.tolist(), strict=True):
-        cells = [set_cell_size(yes if cell else no, 3) for cell in row]
-        pad = " " * (margin - 1 - cell_len(label)) + label + " " if labelled else ""
-        lines.append(pad + "".join(cells))
-    return lines
+        lines.append((label, [yes if cell else no for cell in row]))
+    return [
+        " " * (margin - cell_len(label)) + label + "".join(set_cell_size(cell, 3) for cell in cells)
+        for label, cells in lines
+    ]
 
 
 VIEW = View(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.console import RenderableType
@@ -12,13 +12,15 @@ from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import check_choice
-from qkv.inspect.answers.contributions import gain_of
 from qkv.inspect.answers.lens import stack_of
-from qkv.inspect.draw import HeatMap, Table, decimal, localized, visible
+from qkv.inspect.draw.heat_map import HeatMap
+from qkv.inspect.draw.labels import decimal, units, visible
+from qkv.inspect.draw.language import localized, localized_each
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import SIDES
+from qkv.inspect.trace.opened import gain_of
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Encoder
-
-if TYPE_CHECKING:
-    from qkv.inspect.trace.trace import Trace
 
 MAX_NEURONS = 16  # in a map
 
@@ -57,14 +59,12 @@ class Neurons(Answer):
             (
                 f"#{neuron.number}",
                 f"{visible(neuron.token)} {decimal(neuron.activation, '+.2f')}",
-                "  ".join(
-                    f"{visible(word)} {decimal(value, '+.2f')}" for word, value in neuron.words
-                ),
+                units(neuron.words, "+.2f"),
             )
             for neuron in self.neurons
         ]
-        head = ("neuron", "counts most at", "and moves these words' logits most")
-        return [heat, Table([localized(name) for name in head], rows)]
+        head = localized_each("neuron", "counts most at", "and moves these words' logits most")
+        return [heat, Table(head, rows)]
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield the map with the numbers of neurons alone above its columns, and the table."""
@@ -83,7 +83,7 @@ def neurons(trace: Trace, layer: int, top: int = 5, row: int = 0) -> Neurons:
     """
     stack = stack_of(trace, None)
     key = f"{stack}.{layer}.feed_forward.hidden"
-    names = trace.tokens("source" if stack == "encoder" else "target", row)
+    names = trace.tokens(SIDES[stack], row)
     hidden = trace.peek([key])[key][row, : len(names)].detach().float().cpu()  # (N, F)
     blocks = getattr(trace.model, stack).blocks
     outer = blocks[layer % len(blocks)].feed_forward.outer.weight.detach().float().cpu()  # (D, F)
@@ -126,7 +126,7 @@ def _output_table(trace: Trace) -> Tensor:
     norm = model.decoder.norm
     if getattr(norm, "weight", None) is None:
         return matrix
-    return matrix * gain_of(norm)  # of the last norm, which comes before W_out
+    return matrix * gain_of(norm).detach()  # of the last norm, which comes before W_out
 
 
 def _answer(question: Question) -> Neurons:

@@ -13,19 +13,11 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View
-from qkv.inspect.draw import (
-    DIVERGING,
-    QUERY,
-    HeatMap,
-    Numbers,
-    Table,
-    array,
-    caption,
-    clipping_note,
-    decimal,
-    localized,
-    new_figure,
-)
+from qkv.inspect.draw.heat_map import HeatMap, clipping_note
+from qkv.inspect.draw.labels import decimal
+from qkv.inspect.draw.language import localized, localized_each
+from qkv.inspect.draw.style import DIVERGING, QUERY, Numbers, array, caption, new_figure
+from qkv.inspect.draw.table import Table
 from qkv.model import Model
 from qkv.model.positions import Learned, Sinusoidal
 from qkv.model.positions.rotary import rates
@@ -118,11 +110,11 @@ class RotaryAngles(Answer):
             )
             for pair in pairs
         ]
-        names = ("pair", "radians per position", "degrees", "positions for one turn")
+        head = localized_each("pair", "radians per position", "degrees", "positions for one turn")
         distances = [x for x in (0, 1, 2, 4, 8, 16, 32, 64, 127) if x < self.n_positions]
         products = [(str(x), decimal(float(self.products[x]), ".3f")) for x in distances]
-        about = [localized(name) for name in ("distance m − n", "q_m·k_n / q·k")]
-        return [Table([localized(name) for name in names], rows), Table(about, products)]
+        about = localized_each("distance m − n", "q_m·k_n / q·k")
+        return [Table(head, rows), Table(about, products)]
 
     def figure(self) -> Figure:
         """Draw the cosines of the angles, and the product of two positions by their distance."""

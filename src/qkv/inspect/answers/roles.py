@@ -8,24 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import RenderableType
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
-from qkv.inspect.answers.attention import KINDS, count_layers
-from qkv.inspect.draw import HeatMap, Table, caption, localized, new_figure
+from qkv.inspect.answers.attention import own_kinds
+from qkv.inspect.draw.heat_map import HeatMap
 from qkv.inspect.draw.labels import wrapped
+from qkv.inspect.draw.language import localized, localized_each
 from qkv.inspect.draw.panels import draw_by_head, map_by_head
-from qkv.inspect.trace.inputs import Inputs, Side
+from qkv.inspect.draw.style import caption, new_figure
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import Side
+from qkv.inspect.trace.trace import Trace
 from qkv.model import Encoder, EncoderDecoder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 N_RANDOM = 16  # random tokens, which come twice
 SEED = 0
@@ -38,11 +40,7 @@ ROLES = {
     "sink": "looks at the first token",
     "alignment": "looks at the source token that the output comes from",
 }
-KIND_NAMES = {
-    "encoder": "encoder",
-    "masked": "decoder",
-    "cross": "cross-attention",
-}
+KIND_NAMES = {"encoder": "encoder", "masked": "decoder", "cross": "cross-attention"}
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,8 @@ class Roles(Answer):
             kind = localized(KIND_NAMES[found.kind])
             chance = f"{found.chance:.2f}"
             rows.append((kind, localized(ROLES[found.role]), "  ".join(heads), chance))
-        names = ("attention", "role", "best heads (layer.head)", "even head")
-        return [Table([localized(name) for name in names], rows)]
+        head = localized_each("attention", "role", "best heads (layer.head)", "even head")
+        return [Table(head, rows)]
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield the table, and a map per role and attention."""
@@ -128,8 +126,8 @@ class Roles(Answer):
 def roles(trace: Trace) -> Roles:
     """Score the heads of every attention in the roles that it can have."""
     repeated, maps = _repeated(trace), list[RoleMap]()
-    kinds = {name: kind for name, kind in KINDS.items() if count_layers(trace, kind)}
-    patterns = {name: kind.replace(".", ".*.") + ".weights" for name, kind in kinds.items()}
+    kinds = own_kinds(trace).items()
+    patterns = {name: kind.replace(".", ".*.") + ".weights" for name, kind in kinds}
     cross = patterns.pop("cross", None)
     weights = _weights(repeated, list(patterns.values()))
     for name, pattern in patterns.items():
@@ -143,32 +141,19 @@ def roles(trace: Trace) -> Roles:
 
 def _repeated(trace: Trace) -> Trace:
     """A pass over random tokens that come twice."""
-    from qkv.inspect.trace.trace import Trace
-
     config, generator = trace.model.config, torch.Generator().manual_seed(SEED)
-    size = min(N_RANDOM, (config.max_length - 1) // 2)
-
-    def side(vocabulary: int, first: list[int], device: torch.device) -> Side:
-        low = min(100, vocabulary // 2)  # the first ids are often special
-        ids = (torch.randperm(vocabulary - low, generator=generator)[:size] + low).tolist()
-        tokens = torch.tensor([[*first, *ids, *ids]], device=device)
-        return Side(tokens, (tuple(map(str, tokens[0].tolist())),))
-
-    given, sides = trace.inputs.sides, {}
-    for name, old in given.items():
+    size, sides = min(N_RANDOM, (config.max_length - 1) // 2), dict[str, Any]()
+    for name, given in trace.inputs.sides.items():
         own = config.source_vocab_size if name == "source" else 0
-        first = old.tokens[0, :1].tolist()
-        sides[name] = side(own or config.vocab_size, first, old.tokens.device)
+        vocabulary = own or config.vocab_size
+        low = min(100, vocabulary // 2)  # the first ids are often special
+        ids = torch.randperm(vocabulary - low, generator=generator)[:size] + low
+        tokens = torch.cat([given.tokens[0, :1], *[ids.to(given.tokens)] * 2])[None]
+        sides[name] = Side(tokens, (tuple(map(str, tokens[0].tolist())),))
     segments = None
     if trace.inputs.segments is not None:
         segments = torch.zeros_like(sides["source"].tokens)
-    inputs: Inputs = replace(
-        trace.inputs,
-        source=sides.get("source"),
-        target=sides.get("target"),
-        labels=None,
-        segments=segments,
-    )
+    inputs = replace(trace.inputs, **sides, labels=None, segments=segments)
     return Trace(trace.model, inputs, trace.edits)
 
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from qkv.inspect.answers.answer import MapAnswer, Question, View, the_trace
 from qkv.inspect.answers.lens import stack_of
-from qkv.inspect.draw import HeatMap, localized
+from qkv.inspect.draw.heat_map import HeatMap
+from qkv.inspect.draw.language import localized
+from qkv.inspect.trace.inputs import SIDES
+from qkv.inspect.trace.trace import Trace
 from qkv.model import EncoderDecoder
-
-if TYPE_CHECKING:
-    from qkv.inspect.trace.trace import Trace
-
 
 SINK = 0.8  # mean share of one token in all others, above which it is an attention sink
 
@@ -63,7 +61,7 @@ def rollout(trace: Trace, stack: str | None = None, row: int = 0) -> Tensor:
     """
     if stack is not None or not isinstance(trace.model, EncoderDecoder):
         stack = stack_of(trace, stack)
-        count = len(trace.tokens("source" if stack == "encoder" else "target", row))
+        count = len(trace.tokens(SIDES[stack], row))
         return _within(_mean_weights(trace, (stack,), row), stack, count)
     n_source, n_target = len(trace.tokens("source", row)), len(trace.tokens("target", row))
     weights = _mean_weights(trace, ("encoder", "decoder"), row)

@@ -9,23 +9,15 @@ from typing import TYPE_CHECKING
 from qkv.data import IGNORE
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.steps import MAX_DRAWN, last_drawn
-from qkv.inspect.draw import (
-    CHANGE,
-    KEY,
-    QUERY,
-    Table,
-    caption,
-    clipped,
-    localized,
-    new_figure,
-    visible,
-)
+from qkv.inspect.draw.labels import clipped, visible
+from qkv.inspect.draw.language import localized, localized_each
+from qkv.inspect.draw.style import CHANGE, KEY, QUERY, caption, new_figure
+from qkv.inspect.draw.table import Table
 from qkv.inspect.trace.outputs import by_position, label_name, row_labels
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -48,7 +40,7 @@ class Shift(Answer):
 
     def parts(self) -> list[Table]:
         """A row per position, and their mean."""
-        names = ("position", "reads Y_shift", "label Y_label", "P(label)", "−log P")
+        head = localized_each("position", "reads Y_shift", "label Y_label", "P(label)", "−log P")
         rows = [
             (
                 str(x.position),
@@ -60,7 +52,7 @@ class Shift(Answer):
             for x in self.positions
         ]
         rows.append(("", "", "", localized("mean"), f"{self.mean:.3f}"))
-        return [Table([localized(name) for name in names], rows)]
+        return [Table(head, rows)]
 
     def figure(self) -> Figure:
         """Draw both sequences, an arrow from each token to its label, and bars of −log P."""
@@ -68,8 +60,7 @@ class Shift(Answer):
         width = min(40.0, max(5.0, 0.8 * len(shown) + 1.4))
         figure, (above, below) = new_figure(width, 4.0, nrows=2, height_ratios=(1.1, 1.6))
         above.set(xlim=(-0.7, len(shown) - 0.3), ylim=(-0.5, 1.5))
-        names = [localized("label Y_label"), localized("reads Y_shift")]
-        above.set_yticks([0, 1], names)
+        above.set_yticks([0, 1], localized_each("label Y_label", "reads Y_shift"))
         above.set_xticks([])
         above.grid(False)
         above.spines[:].set_visible(False)

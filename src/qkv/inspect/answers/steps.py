@@ -14,17 +14,10 @@ from torch import Tensor
 from qkv.data import IGNORE
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, View, lacks_probabilities, the_trace
-from qkv.inspect.draw import (
-    COLOURS,
-    ON_BAR,
-    PAPER,
-    Table,
-    caption,
-    clipped,
-    localized,
-    new_figure,
-    visible,
-)
+from qkv.inspect.draw.labels import clipped, visible
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.style import COLOURS, ON_BAR, PAPER, caption, new_figure
+from qkv.inspect.draw.table import Table
 from qkv.inspect.trace.outputs import (
     WHOLE_TEXT,
     by_position,
@@ -34,12 +27,11 @@ from qkv.inspect.trace.outputs import (
     position_names,
     row_labels,
 )
+from qkv.inspect.trace.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from qkv.inspect.trace.trace import Trace
 
 IN_TERMINAL = 32  # outputs; of more, the last ones are shown
 MAX_DRAWN = 60  # outputs in a figure; of more, the last ones are drawn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -13,26 +13,26 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, bare, the_trace
-from qkv.inspect.answers.lens import layer_names, localized_layers, stack_of, stream_keys
-from qkv.inspect.draw import (
-    COLOURS,
-    MARKERS,
-    HeatMap,
-    Table,
-    caption,
-    clipped,
-    localized,
-    new_figure,
+from qkv.inspect.answers.lens import (
+    layer_names,
+    localized_layers,
+    name_layers,
+    stack_of,
+    stream_keys,
 )
+from qkv.inspect.draw.heat_map import HeatMap
+from qkv.inspect.draw.labels import clipped
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.style import caption, legend, line_style, new_figure
+from qkv.inspect.draw.table import Table
+from qkv.inspect.trace.inputs import SIDES
+from qkv.inspect.trace.trace import Trace
 from qkv.model import EncoderDecoder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from qkv.inspect.trace.trace import Trace
-
 MAX_LINES = 10  # pairs of texts with a line of their own
-MAX_TICKS = 12  # layers that are named on an axis
 
 
 @dataclass(frozen=True)
@@ -65,20 +65,13 @@ class WordInContext(Answer):
     def figure(self) -> Figure:
         """Draw a line per pair of texts over the layers."""
         figure, axes = new_figure(8.4, 4.0)
-        every = -(-len(self.layers) // MAX_TICKS)
+        every = name_layers(axes, self.layers)
         for number, (a, b) in enumerate(self.pairs[:MAX_LINES]):
-            style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "markevery": every}
-            style["marker"] = MARKERS[number % len(MARKERS)]
             label = f"{clipped(self.texts[a], 40)} – {clipped(self.texts[b], 40)}"
-            axes.plot(self.cosine[:, a, b].tolist(), label=label, **style)
-        axes.set_xticks(
-            range(0, len(self.layers), every),
-            localized_layers(self.layers)[::every],
-            rotation=45,
-            ha="right",
-        )
+            values = self.cosine[:, a, b].tolist()
+            axes.plot(values, label=label, markevery=every, **line_style(number))
         axes.set(ylabel=localized("cosine"))
-        figure.legend(loc="outside lower center", ncols=1)
+        legend(figure, loc="outside lower center", ncols=1)
         left_out = len(self.pairs) - MAX_LINES
         note = localized("{count} more pairs are in the table.", count=left_out)
         title = localized("How alike {word} is in two texts, layer by layer", word=self.word)
@@ -89,9 +82,9 @@ class WordInContext(Answer):
 def word_in_context(trace: Trace, word: str) -> WordInContext:
     """Compare the vectors of a word in the texts of a trace, each the mean over its tokens."""
     stack = "encoder" if isinstance(trace.model, EncoderDecoder) else stack_of(trace, None)
-    side = "source" if stack == "encoder" else "target"
     rows = range(trace.inputs.n_rows)
-    places = [find_word(trace.tokens(side, row), word) for row in rows]
+    names = [trace.tokens(SIDES[stack], row) for row in rows]
+    places = [find_word(own, word) for own in names]
     keys = stream_keys(trace, stack)
     cosines = []
     for _, value in trace.each(keys):
@@ -99,8 +92,7 @@ def word_in_context(trace: Trace, word: str) -> WordInContext:
         vectors = torch.stack([stream[row, places[row]].mean(dim=0) for row in rows])
         unit = F.normalize(vectors, dim=-1)
         cosines.append(unit @ unit.T)
-    texts = tuple(_text(trace.tokens(side, row)) for row in rows)
-    found = tuple(map(tuple, places))
+    texts, found = tuple(map(_text, names)), tuple(map(tuple, places))
     return WordInContext(word, texts, found, tuple(layer_names(keys)), torch.stack(cosines))
 
 

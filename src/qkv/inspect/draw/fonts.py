@@ -33,11 +33,6 @@ def accept_regular_weight() -> None:
     logger.addFilter(lambda record: "Failed to find font weight" not in str(record.msg))
 
 
-def without_chinese() -> bool:
-    """Whether no font of this machine has Chinese characters."""
-    return chinese_font() is None
-
-
 @cache
 def chinese_font() -> str | None:
     """Find the family of a font with Chinese characters: a preferred one if possible, else any."""

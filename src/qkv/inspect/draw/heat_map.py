@@ -130,9 +130,8 @@ class HeatMap:
             }
             for axes, panel, closed, name in zip(grid.flat, values, shut, self.names, strict=False):
                 image = draw_panel(axes, panel, closed, scale, name)
-            rows, columns = (_labels(tokens) for tokens in (self.rows, self.columns))
-            _label_outside(grid, n_maps, rows, columns, cell)
-            _name_axes(grid, n_maps, localized(self.down), localized(self.across))
+            names = localized(self.down), localized(self.across)
+            _label_outside(grid, n_maps, *names, _labels(self.rows), _labels(self.columns), cell)
             if n_maps == 1 and values.size <= VALUES_SHOWN:
                 _write_values(grid[0, 0], values[0], shut[0], image)
             figure.colorbar(
@@ -249,25 +248,19 @@ def draw_panel(
     return axes.imshow(image, aspect="auto", **scale)
 
 
-def _label_outside(grid: Any, count: int, rows: list[str], columns: list[str], cell: float) -> None:
-    """Label the outer axes alone, and the lowest panel of each column."""
-    across = grid.shape[1]
+def _label_outside(
+    grid: Any, count: int, down: str, across: str, rows: list[str], columns: list[str], cell: float
+) -> None:
+    """Label and name the outer axes alone, and the lowest panel of each column."""
     for number, axes in enumerate(grid.flat):
         if number >= count:
             axes.set_visible(False)
             continue
         _ticks(axes.xaxis, columns, cell, turn=True)
         _ticks(axes.yaxis, rows, cell, turn=False)
-        lowest, leftmost = number + across >= count, number % across == 0
+        lowest, leftmost = number + grid.shape[1] >= count, number % grid.shape[1] == 0
         axes.tick_params(length=0, labelbottom=lowest, labelleft=leftmost)
-
-
-def _name_axes(grid: Any, count: int, down: str, across: str) -> None:
-    """Say what rows and columns are, at the outer axes."""
-    n_across = grid.shape[1]
-    for number, axes in enumerate(grid.flat[:count]):
-        axes.set_xlabel(across if number + n_across >= count else "")
-        axes.set_ylabel(down if number % n_across == 0 else "")
+        axes.set(xlabel=across if lowest else "", ylabel=down if leftmost else "")
 
 
 def _ticks(axis: Any, labels: list[str], cell: float, turn: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -25,6 +25,11 @@ def decimal(value: float, form: str = ".2f") -> str:
     text = format(value, form)
     is_zero = form[-1] in "fge" and not float(text)
     return (text.replace("-", "") if is_zero else text).replace("-", "−")
+
+
+def units(named: Iterable[tuple[str, float]], form: str) -> str:
+    """Write names with numbers as the units of a table's cell, which no line break splits."""
+    return "  ".join(f"{visible(name)} {decimal(value, form)}" for name, value in named)
 
 
 def upright(label: str) -> str:

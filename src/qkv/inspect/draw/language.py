@@ -42,6 +42,11 @@ def localized(text: str, **values: object) -> str:
     return text.format(**values) if values else text
 
 
+def localized_each(*texts: str) -> list[str]:
+    """Return several texts, as of a table's head, in the current language."""
+    return [localized(text) for text in texts]
+
+
 def localized_name(name: str) -> str:
     """Return the name of a quantity, "self-attention: keys", in the current language."""
     if _current.get() != "zh":

@@ -14,7 +14,7 @@ from qkv.inspect.draw.fonts import accept_regular_weight, families
 from qkv.inspect.draw.labels import wrapped
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 Numbers = NDArray[np.float64]
 
@@ -111,6 +111,17 @@ def caption(figure: Figure, title: str, *notes: str) -> None:
     if note := " ".join(filter(None, notes)):
         foot = wrapped(note, max(36, int(width * 18)))
         figure.supxlabel(foot, x=0.01, ha="left", fontsize=7, color=SOFT, parse_math=False)
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Colour and marker of a line or a group of points, by its number in the figure."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+
+
+def legend(figure: Figure | SubFigure, *entries: Any, **settings: Any) -> None:
+    """Add a legend outside of the axes; a label with two dollars is no formula."""
+    for label in figure.legend(*entries, **settings).get_texts():
+        label.set_parse_math(False)
 
 
 def array(values: Any) -> Numbers:

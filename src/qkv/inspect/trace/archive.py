@@ -18,7 +18,6 @@ from qkv.files import replacing, write_json
 from qkv.inspect.trace.notation import GRADIENT, Quantities, Quantity
 
 if TYPE_CHECKING:
-    from qkv.inspect.answers.comparison import Comparison
     from qkv.inspect.trace.trace import Trace
 
 
@@ -66,12 +65,6 @@ class SavedTrace(Quantities):
         if not -len(rows) <= row < len(rows):
             raise UserError(f"{self.path} has no row {row}; it has {len(rows)}, from 0 on.")
         return list(rows[row])
-
-    def compare(self, other: Trace | SavedTrace, pattern: str = "*") -> Comparison:
-        """How each quantity differs from that of another trace."""
-        from qkv.inspect.answers.comparison import compare
-
-        return compare(self, other, pattern)
 
 
 def save(trace: Trace, path: Path, patterns: Sequence[str]) -> Path:

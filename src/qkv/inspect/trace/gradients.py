@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from qkv.errors import UserError
-from qkv.inspect.trace.inputs import Inputs, Side
+from qkv.inspect.trace.hooks import run
+from qkv.inspect.trace.inputs import Inputs
 from qkv.inspect.trace.notation import Quantity
 from qkv.inspect.trace.outputs import loss, loss_of_log_probabilities, loss_of_probabilities
-from qkv.inspect.trace.probe import Ask, Probe, run
+from qkv.inspect.trace.taps import Ask, Probe
 from qkv.inspect.trace.weights import Weight
 from qkv.model import evaluating
 
@@ -114,18 +115,15 @@ def _part(weight: Weight, by_parameter: dict[int, Tensor]) -> Tensor:
 def _outside_inference_mode(inputs: Inputs) -> Inputs:
     """Copy the tensors, since those made in inference mode cannot take part in gradients."""
 
-    def copied(side: Side | None) -> Side | None:
-        if side is None:
-            return None
-        lengths = side.layout.lengths
-        layout = replace(side.layout, lengths=None if lengths is None else lengths.clone())
-        return replace(side, tokens=side.tokens.clone(), layout=layout)
+    def copy(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.clone()
 
-    segments, labels = inputs.segments, inputs.labels
-    return replace(
-        inputs,
-        source=copied(inputs.source),
-        target=copied(inputs.target),
-        segments=None if segments is None else segments.clone(),
-        labels=None if labels is None else labels.clone(),
-    )
+    sides: dict[str, Any] = {
+        name: replace(
+            side,
+            tokens=side.tokens.clone(),
+            layout=replace(side.layout, lengths=copy(side.layout.lengths)),
+        )
+        for name, side in inputs.sides.items()
+    }
+    return replace(inputs, **sides, segments=copy(inputs.segments), labels=copy(inputs.labels))

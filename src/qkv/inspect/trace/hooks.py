@@ -1,20 +1,48 @@
-"""Where the quantities are in a model: one hook each, with the call that removes it."""
+"""One pass of a model with hooks that hand out quantities or change them: one hook a quantity.
+
+The model knows nothing of this. Hooks are attached while a pass is probed and removed after it; a
+formula is computed beside the model's own path only where a step inside of it is asked for
+(`opened.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from qkv.inspect.trace.inputs import Inputs
 from qkv.inspect.trace.opened import Key, Remove, open_attention, open_norm
-from qkv.inspect.trace.taps import Probe
-from qkv.model import Decoder, Encoder, EncoderDecoder, LabelHead, Model, Stack
+from qkv.inspect.trace.taps import AllSeen, Probe
+from qkv.model import Decoder, Encoder, EncoderDecoder, LabelHead, Model, Stack, evaluating
 from qkv.model.convolution import Neighbours
 from qkv.model.experts import Experts
 from qkv.model.heads import HeadLayer
 from qkv.model.norm import QueryKeyNorm
+
+
+def run(model: Model, inputs: Inputs, probe: Probe) -> None:
+    """Run one teacher-forced pass with dropout off, as far as the probe needs it."""
+    with evaluating(model), ExitStack() as stack, suppress(AllSeen):
+        for remove in attach(model, probe):
+            stack.callback(remove)
+        forward(model, inputs)
+
+
+def forward(model: Model, inputs: Inputs) -> Tensor:
+    """Call the model on its inputs."""
+    source, target = inputs.source, inputs.target
+    if isinstance(model, EncoderDecoder):
+        assert source is not None and target is not None
+        return model(source.tokens, target.tokens, source.layout, target.layout)
+    if isinstance(model, Decoder):
+        assert target is not None
+        return model(target.tokens, target.layout)
+    assert source is not None
+    return model(source.tokens, source.layout, inputs.segments)
 
 
 def attach(model: Model, probe: Probe) -> Iterator[Remove]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ Namer = Callable[[Sequence[int]], list[str]]
 OutputKind = Literal["tokens", "class", "classes", "number", "span", "none"]
 """What the logits choose: a next or masked token, one class, each class by itself, a number, the
 first and last token of an answer; or there are none."""
+
+
+SIDES = {"encoder": "source", "decoder": "target"}
+"""What each stack reads."""
 
 
 def numbered(ids: Sequence[int]) -> list[str]:
@@ -101,18 +105,12 @@ class Inputs:
 
     def repeat_row(self, row: int, count: int) -> Inputs:
         """Copy one row `count` times, without padding and labels."""
-        sides = {name: side.repeat_row(row, count) for name, side in self.sides.items()}
+        sides: dict[str, Any] = {x: side.repeat_row(row, count) for x, side in self.sides.items()}
         segments = self.segments
         if segments is not None:
             length = sides["source"].length
             segments = segments[row : row + 1, :length].expand(count, -1).clone()
-        return replace(
-            self,
-            source=sides.get("source"),
-            target=sides.get("target"),
-            labels=None,
-            segments=segments,
-        )
+        return replace(self, **sides, labels=None, segments=segments)
 
 
 def pad_labels(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:

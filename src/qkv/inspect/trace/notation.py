@@ -9,16 +9,20 @@ The quantities of a pass are listed in `quantities.py`, the weights of a model i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from qkv.config import ModelConfig
 from qkv.errors import UserError
 from qkv.inspect.trace.inputs import Inputs
+
+if TYPE_CHECKING:
+    from qkv.inspect.answers.comparison import Comparison
 
 BY_HEAD = ("query", "key", "value", "products", "bias", "scores", "weights", "heads")
 GRADIENT = "gradient."
@@ -105,6 +109,16 @@ class Quantities:
     def formula(self, key: str) -> str:
         """Formula of a quantity in the notation's symbols."""
         return self.find(key).formula
+
+    def compare(self, other: Quantities, pattern: str = "*") -> Comparison:
+        """How each quantity differs from that of another trace."""
+        from qkv.inspect.answers.comparison import compare
+
+        return compare(self, other, pattern)
+
+    def peek(self, keys: Sequence[str]) -> dict[str, Tensor]:
+        """Compute or read several quantities."""
+        raise NotImplementedError
 
     def find(self, key: str) -> Quantity:
         """The quantity with a key."""

@@ -29,6 +29,12 @@ BY_HEAD = ("products", "bias", "scores", "weights")
 STEPS = (*BY_HEAD, "scale", "mask")
 
 
+def gain_of(norm: Any) -> Tensor:
+    """What a norm multiplies each dimension with."""
+    weight: Tensor = norm.weight
+    return weight + 1.0 if isinstance(norm, RMSNormPlusOne) else weight
+
+
 def open_norm(norm: nn.Module, at: Key, probe: Probe) -> Iterator[Remove]:
     """Tap mean, deviation and normalised vectors of a norm: x̂ = (x − μ)/σ, then x̂·γ + β."""
     if not isinstance(norm, nn.LayerNorm | nn.RMSNorm | RMSNormPlusOne):
@@ -48,7 +54,7 @@ def open_norm(norm: nn.Module, at: Key, probe: Probe) -> Iterator[Remove]:
         x = probe.tap(steps[2], x / deviation)
         if not probe.changes(*steps):
             return output
-        x = x * (layer.weight + 1.0 if isinstance(norm, RMSNormPlusOne) else layer.weight)
+        x = x * gain_of(norm)
         bias = getattr(norm, "bias", None)
         return (x if bias is None else x + bias).to(output.dtype)
 

@@ -54,7 +54,14 @@ class Sublayer:
     output: str  # H′
     after: str  # H″
     n: str  # the letter of its tokens
-    has_norm: bool = True  # before it, where the model has norms there
+    has_norm: bool = True  # before it
+
+    def quantity(
+        self, part: str, name: str, formula: str, axes: Axes, is_detail: bool = False
+    ) -> Quantity:
+        """One of its quantities."""
+        key, name = f"{self.at}.{part}", f"{self.name}: {name}"
+        return Quantity(key, name, formula, axes, is_detail=is_detail)
 
 
 def _source(config: ModelConfig, inputs: Inputs) -> Iterator[Quantity]:
@@ -131,15 +138,18 @@ def _block(
 ) -> Iterator[Quantity]:
     """The sublayers of a block, with the notes' primes: one more for each output and each sum."""
     at, last = f"{stack}.{layer}", "H⁽ˡ⁾"
-    has_norm = config.first_norm or layer > 0
+    normed = config.norm_position != "post"
+    has_norm = normed and (config.first_norm or layer > 0)
     own = Sublayer(f"{at}.self_attention", "self-attention", "H", "H", "H′", "H″", n, has_norm)
     causal = stack == "decoder" or config.causal
     turns = config.positions == "rotary" and config.positions_of(layer) != "none"
     rows = _mask_rows(inputs, None if causal else n)
     yield from _attention(config, own, n, rows, turns)
-    feed_forward = Sublayer(f"{at}.feed_forward", "feed-forward", "H″", "H″", "H‴", last, n)
+    at_end = f"{at}.feed_forward"
+    feed_forward = Sublayer(at_end, "feed-forward", "H″", "H″", "H‴", last, n, normed)
     if config.family == "encoder-decoder" and stack == "decoder":
-        cross = Sublayer(f"{at}.cross_attention", "cross-attention", "H″", "H″", "H‴", "H⁗", n)
+        across = f"{at}.cross_attention"
+        cross = Sublayer(across, "cross-attention", "H″", "H″", "H‴", "H⁗", n, normed)
         yield from _attention(config, cross, "S", _mask_rows(inputs, "S"), False)
         feed_forward = replace(feed_forward, stream="H⁗", read="H⁗", output="H⁗′")
     if config.parallel:
@@ -155,48 +165,35 @@ def _mask_rows(inputs: Inputs, hidden: str | None) -> str:
 
 def _before(config: ModelConfig, sublayer: Sublayer) -> Iterator[Quantity]:
     """The norm before a sublayer, where it has one."""
-    if config.norm_position == "post" or not sublayer.has_norm:
-        return
-    at, name = f"{sublayer.at}.norm", f"{sublayer.name}: norm before it"
-    axes = ("B", sublayer.n, "D")
-    yield from _norm_parts(config, at, name, sublayer.read, axes)
-    yield Quantity(at, name, f"{_norm(config)}({sublayer.read})", axes)
+    if sublayer.has_norm:
+        axes, name = ("B", sublayer.n, "D"), f"{sublayer.name}: norm before it"
+        yield from _norm_parts(config, f"{sublayer.at}.norm", name, sublayer.read, axes)
+        yield sublayer.quantity("norm", "norm before it", _reads(config, sublayer), axes)
 
 
 def _reads(config: ModelConfig, sublayer: Sublayer) -> str:
     """What a sublayer's first product is made of."""
-    if config.norm_position == "post" or not sublayer.has_norm:
-        return sublayer.read
-    return f"{_norm(config)}({sublayer.read})"
+    return f"{_norm(config)}({sublayer.read})" if sublayer.has_norm else sublayer.read
 
 
 def _after(config: ModelConfig, sublayer: Sublayer) -> Iterator[Quantity]:
     """A norm after the sublayer, the residual connection, and the norm of the sum."""
     axes, at, name = ("B", sublayer.n, "D"), sublayer.at, sublayer.name
     stream, added, norm = sublayer.stream, sublayer.output, _norm(config)
+    kind = "residual (norm before)" if sublayer.has_norm else "residual (no norm)"
     if config.norm_position == "both":
-        own = f"{at}.output_norm"
-        yield from _norm_parts(config, own, f"{name}: norm after it", added, axes)
+        kind = "residual (two norms)"
+        yield from _norm_parts(config, f"{at}.output_norm", f"{name}: norm after it", added, axes)
         added = f"{norm}({added})"
-        yield Quantity(own, f"{name}: norm after it", added, axes)
-    skip = f"{name}: residual connection"
-    yield Quantity(f"{at}.skip", skip, stream, axes, is_detail=True)
+        yield sublayer.quantity("output_norm", "norm after it", added, axes)
+    yield sublayer.quantity("skip", "residual connection", stream, axes, is_detail=True)
     total = f"{stream} + {added}"
     if config.norm_position == "post":
-        yield Quantity(f"{at}.sum", f"{name}: sum before the norm", total, axes, is_detail=True)
+        kind = "residual and norm"
+        yield sublayer.quantity("sum", "sum before the norm", total, axes, is_detail=True)
         yield from _norm_parts(config, f"{at}.norm", f"{name}: norm", total, axes)
         total = f"{norm}({total})"
-    label = f"{name}: {_residual_name(config, sublayer)}"
-    yield Quantity(f"{at}.residual", label, f"{sublayer.after} = {total}", axes)
-
-
-def _residual_name(config: ModelConfig, sublayer: Sublayer) -> str:
-    """Name a residual by where the norms are."""
-    if config.norm_position == "post":
-        return "residual and norm"
-    if config.norm_position == "both":
-        return "residual (two norms)"
-    return "residual (norm before)" if sublayer.has_norm else "residual (no norm)"
+    yield sublayer.quantity("residual", kind, f"{sublayer.after} = {total}", axes)
 
 
 def _attention(
@@ -213,27 +210,23 @@ def _attention(
     queries, grid = ("B", "H", n, "K"), ("B", "H", n, keys)
     if turns:
         angles = "θ = position · rate of each pair, mod 2π"
-        yield Quantity(f"{at}.rotation", f"{name}: angles", angles, (n, "R"), is_detail=True)
+        yield sublayer.quantity("rotation", "angles", angles, (n, "R"), is_detail=True)
     if own and config.query_key_norm:
         for side, letter, axes in (("query", "Q", queries), ("key", "K", ("B", groups, n, "K"))):
-            plain = f"{x}·W_{letter}"
-            yield from _norm_parts(
-                config, f"{at}.{side}_norm", f"{name}: norm of {letter}", plain, axes
-            )
+            norm, plain = f"{at}.{side}_norm", f"{x}·W_{letter}"
+            yield from _norm_parts(config, norm, f"{name}: norm of {letter}", plain, axes)
     products = {
         letter: f"{read}·W_{letter}{' + b_' + letter if _has_bias(config, own, letter) else ''}"
         for letter, read in (("Q", x), ("K", memory), ("V", memory))
     }
     query, key = (f"{letter} = {turned.format(products[letter])}" for letter in "QK")
-    yield Quantity(f"{at}.query", f"{name}: queries", query, queries)
-    yield Quantity(f"{at}.key", f"{name}: keys", key, ("B", groups, keys, "K"))
-    value = f"V = {products['V']}"
-    yield Quantity(f"{at}.value", f"{name}: values", value, ("B", groups, keys, "K"))
+    yield sublayer.quantity("query", "queries", query, queries)
+    yield sublayer.quantity("key", "keys", key, ("B", groups, keys, "K"))
+    yield sublayer.quantity("value", "values", f"V = {products['V']}", ("B", groups, keys, "K"))
     yield from _scores(config, sublayer, grid, mask_rows)
-    heads = "head_i = weights_i · V_i"
-    yield Quantity(f"{at}.heads", f"{name}: heads", heads, queries)
+    yield sublayer.quantity("heads", "heads", "head_i = weights_i · V_i", queries)
     output = f"{sublayer.output} = Concat(head_1 … head_h)·W_O{' + b_O' if config.bias else ''}"
-    yield Quantity(f"{at}.output", f"{name}: output", output, ("B", n, "D"))
+    yield sublayer.quantity("output", "output", output, ("B", n, "D"))
     yield from _after(config, sublayer)
 
 
@@ -245,52 +238,44 @@ def _scores(
     config: ModelConfig, sublayer: Sublayer, grid: Axes, mask_rows: str
 ) -> Iterator[Quantity]:
     """The chain from products to weights: QKᵀ, its scale, a bias by position, M, softmax."""
-    at, name = sublayer.at, sublayer.name
-    own, disentangled = at.endswith("self_attention"), config.positions == "disentangled"
-    yield Quantity(f"{at}.products", f"{name}: products", "QKᵀ", grid)
+    own, disentangled = sublayer.at.endswith("self_attention"), config.positions == "disentangled"
+    yield sublayer.quantity("products", "products", "QKᵀ", grid)
     root = "√(3·d_k)" if disentangled else "√d_k"
     root = f"√{config.score_divisor:g}" if config.score_divisor else root
     root = root if config.score_division else "1"
-    yield Quantity(f"{at}.scale", f"{name}: scale", root, (), is_detail=True)
+    yield sublayer.quantity("scale", "scale", root, (), is_detail=True)
     scores = f"QKᵀ/{root}" if config.score_division else "QKᵀ"
     scores = _capped(scores, config.score_cap)
     if config.biases_scores and own:
         axes = grid if disentangled else ("1", *grid[1:])
         formula = "(Q·K_rᵀ + Q_r·Kᵀ)/√(3·d_k)" if disentangled else "bias of each distance"
-        yield Quantity(f"{at}.bias", f"{name}: position bias", formula, axes)
+        yield sublayer.quantity("bias", "position bias", formula, axes)
         scores += " + bias"
-    mask = (mask_rows, "1", *grid[2:])
-    yield Quantity(f"{at}.mask", f"{name}: mask", "M: 0 or −∞", mask)
+    yield sublayer.quantity("mask", "mask", "M: 0 or −∞", (mask_rows, "1", *grid[2:]))
     scores += " + M"
-    yield Quantity(f"{at}.scores", f"{name}: scores, masked", scores, grid)
-    yield Quantity(f"{at}.weights", f"{name}: attention weights", f"softmax({scores})", grid)
+    yield sublayer.quantity("scores", "scores, masked", scores, grid)
+    yield sublayer.quantity("weights", "attention weights", f"softmax({scores})", grid)
 
 
 def _feed_forward(config: ModelConfig, sublayer: Sublayer) -> Iterator[Quantity]:
-    at, name, n = sublayer.at, sublayer.name, sublayer.n
     yield from _before(config, sublayer)
-    x, output = _reads(config, sublayer), sublayer.output
-    inner, wide = ("B", n, "F"), ("B", n, "D")
-    first, second = ("+b₁", "+b₂") if config.bias else ("", "")
-    gate_bias = "+b_gate" if config.bias else ""
+    x, output, n = _reads(config, sublayer), sublayer.output, sublayer.n
+    inner, formula = ("B", n, "F"), f"{output} = FFN({x}) = hidden·W₂"
+    first, second, of_gate = ("+b₁", "+b₂", "+b_gate") if config.bias else ("", "", "")
     if config.n_experts:  # each has its own inner layer, of the tokens that go to it
         shares = f"the {config.n_experts_used} largest of softmax({x}·W_R), renormalised"
-        yield Quantity(f"{at}.shares", f"{name}: shares of the experts", shares, ("B", n, "X"))
-        formula = f"{output} = Σ share_i · FFN_i({x})"
+        yield sublayer.quantity("shares", "shares of the experts", shares, ("B", n, "X"))
+        formula, second = f"{output} = Σ share_i · FFN_i({x})", ""
     else:
-        activation = activation_name(config)
-        if config.gated:
-            gate = f"{x}W_gate{gate_bias}"
-            yield Quantity(f"{at}.gate", f"{name}: gate", gate, inner, is_detail=True)
-        plain = f"{x}W₁{first}"
-        label = f"{name}: before the activation"
-        yield Quantity(f"{at}.inner", label, plain, inner, is_detail=True)
+        activation, plain = activation_name(config), f"{x}W₁{first}"
         hidden = f"{activation}({plain})"
         if config.gated:
-            hidden = f"{activation}({x}W_gate{gate_bias}) * ({plain})"
-        yield Quantity(f"{at}.hidden", f"{name}: inner layer", hidden, inner)
-        formula = f"{output} = FFN({x}) = hidden·W₂{second}"
-    yield Quantity(f"{at}.output", f"{name}: output", formula, wide)
+            gate = f"{x}W_gate{of_gate}"
+            yield sublayer.quantity("gate", "gate", gate, inner, is_detail=True)
+            hidden = f"{activation}({gate}) * ({plain})"
+        yield sublayer.quantity("inner", "before the activation", plain, inner, is_detail=True)
+        yield sublayer.quantity("hidden", "inner layer", hidden, inner)
+    yield sublayer.quantity("output", "output", f"{formula}{second}", ("B", n, "D"))
     yield from _after(config, sublayer)
 
 

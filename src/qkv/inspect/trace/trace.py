@@ -24,10 +24,11 @@ from qkv.errors import UserError
 from qkv.inspect.trace.aliases import aliases, spelled
 from qkv.inspect.trace.edit import Edit, Replacement, part_index, replace_part
 from qkv.inspect.trace.gradients import gradients, lack_of_gradient
+from qkv.inspect.trace.hooks import run
 from qkv.inspect.trace.inputs import Inputs, Side
 from qkv.inspect.trace.notation import GRADIENT, Quantities, Quantity, sizes
-from qkv.inspect.trace.probe import Ask, Probe, run
 from qkv.inspect.trace.quantities import pass_quantities
+from qkv.inspect.trace.taps import Ask, Probe
 from qkv.inspect.trace.weights import weight_quantities
 from qkv.model import Decoder, Model
 
@@ -35,11 +36,9 @@ if TYPE_CHECKING:
     from qkv.inspect.answers.attention import AttentionMaps
     from qkv.inspect.answers.attribution import Attribution, Method
     from qkv.inspect.answers.beam_tree import BeamTree, LogitsAfter
-    from qkv.inspect.answers.comparison import Comparison
     from qkv.inspect.answers.drift import Drift
     from qkv.inspect.answers.lens import Lens
     from qkv.inspect.answers.steps import Steps
-    from qkv.inspect.trace.archive import SavedTrace
 
 MAX_AT_ONCE = 2**26  # numbers that one pass hands out to a question about all layers
 MAX_KEPT_GRADIENTS = 2**24  # numbers that one backward pass keeps for later questions
@@ -100,11 +99,9 @@ class Trace(Quantities):
             yield from self.peek(together).items()
 
     def names(self, pattern: str | None = None) -> list[str]:
-        """Keys in the order of the formulas, then those of the weights.
+        """Keys in the order of the formulas, as `Quantities.names` finds them by a pattern.
 
-        In a pattern `*` stands for anything, but at the end not for weights: `encoder.*` are the
-        quantities of the encoder's pass, `encoder.*.W_Q` and `encoder.*.W_*` its weights. Every key
-        may follow `gradient.`; those are listed by patterns that begin with it.
+        Every key may follow `gradient.`; those are listed by patterns that begin with it.
         """
         if pattern is None or not pattern.startswith(GRADIENT):
             return super().names(pattern)
@@ -314,12 +311,6 @@ class Trace(Quantities):
         given = dataclasses.asdict(self.inputs.decode) | {"n_best": 1} | settings
         config = from_mapping(DecodeConfig, given, "decode")
         return beam_tree(self, config, self.check_row(row), logits_after)
-
-    def compare(self, other: Trace | SavedTrace, pattern: str = "*") -> Comparison:
-        """How each quantity differs from that of another trace."""
-        from qkv.inspect.answers.comparison import compare
-
-        return compare(self, other, pattern)
 
     def save(self, path: str | Path, pattern: str | Sequence[str] = "*") -> Path:
         """Write quantities to PATH.npz and their description to PATH.json; returns the former."""

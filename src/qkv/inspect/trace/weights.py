@@ -14,12 +14,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from qkv.inspect.trace.notation import Quantity
+from qkv.inspect.trace.opened import gain_of
 from qkv.model import Decoder, Encoder, EncoderDecoder, Model, Stack
 from qkv.model.convolution import Neighbours
 from qkv.model.experts import Experts
 from qkv.model.heads import HeadLayer, LabelHead
 from qkv.model.lora import LoRALinear
-from qkv.model.norm import QueryKeyNorm, RMSNormPlusOne
+from qkv.model.norm import QueryKeyNorm
 from qkv.model.patches import Patches
 from qkv.model.positions import Disentangled, Learned, Relative
 from qkv.model.positions.relative import LearnedRelative
@@ -69,22 +70,23 @@ def _every(model: Model) -> Iterator[Weight]:
     else:
         yield from _encoder(model)
     if isinstance(model, EncoderDecoder | Decoder):
-        yield from _linear("W_out", "b_out", model.output.projection, ("D", "V"))
+        yield from _linear("W_out", model.output.projection, ("D", "V"))
 
 
 def _encoder(model: Encoder) -> Iterator[Weight]:
     config = model.config
     if isinstance(model.embedding, Patches):
         patches = model.embedding
-        yield from _linear("source.W_patch", "source.b_patch", patches.projection, ("pixels", "E"))
-        yield _vector("source.first", "vector of the first token", patches, "first", "E")
+        yield from _linear("source.W_patch", patches.projection, ("pixels", "E"))
+        symbol = "vector of the first token"
+        yield _weight("source.first", symbol, ("E",), lambda: patches.first)
     else:
         yield _table("source.E", "E", model.embedding.table, ("V", "E"))
     if model.segments is not None:
         yield _table("source.segment_table", "segments", model.segments, ("segments", "E"))
     yield from _stack(model.encoder, "encoder", "source")
     if not isinstance(model.pooler.dense, nn.Identity):
-        yield from _linear("W_P", "b_P", model.pooler.dense, ("D", "D"))
+        yield from _linear("W_P", model.pooler.dense, ("D", "D"))
     head: Any = model.head
     n_outputs = "V" if config.head == "masked" else "C"
     if not isinstance(head, nn.Identity):
@@ -92,22 +94,22 @@ def _encoder(model: Encoder) -> Iterator[Weight]:
     if model.pair_head is not None:
         yield from _head("pair_head.", model.pair_head, "2", "D")
     if model.vector is not None:
-        yield from _linear("W_vector", "b_vector", model.vector.dense, ("D", "d_vector"))
+        yield from _linear("W_vector", model.vector.dense, ("D", "d_vector"))
 
 
 def _head(at: str, head: Any, n_outputs: str, width: str) -> Iterator[Weight]:
     layer = head.layer if isinstance(head, LabelHead) else head
     if isinstance(layer, HeadLayer):
-        yield from _linear(f"{at}head.W_head", f"{at}head.b_head", layer.dense, ("D", width))
+        yield from _linear(f"{at}head.W_head", layer.dense, ("D", width))
         yield from _norm(f"{at}head.norm", layer.norm, width)
-    yield from _linear(f"{at}W_out", f"{at}b_out", head.projection, (width, n_outputs))
+    yield from _linear(f"{at}W_out", head.projection, (width, n_outputs))
 
 
 def _stack(stack: Stack, name: str, side: str) -> Iterator[Weight]:
     yield from _positions(stack.positions, name, side)
     yield from _norm(f"{side}.norm", stack.input_norm, "E")
     if not isinstance(stack.widen, nn.Identity):
-        yield from _linear(f"{side}.W_E", f"{side}.b_E", stack.widen, ("E", "D"))
+        yield from _linear(f"{side}.W_E", stack.widen, ("E", "D"))
     for layer in range(len(stack.windows)):
         yield from _block(stack.blocks[layer % len(stack.blocks)], f"{name}.{layer}")
         if layer == 0 and stack.neighbours is not None:
@@ -166,30 +168,25 @@ def _attention(attention: Any, at: str) -> Iterator[Weight]:
             yield _bias(f"{at}.b_{letter}", layers[letter], axis, part)
     own = getattr(attention, "bias", None)
     if isinstance(own, QueryValueBias):
-        yield _vector(f"{at}.b_Q", "b_Q", own, "query", "H·K")
-        yield _vector(f"{at}.b_V", "b_V", own, "value", "G·K")
+        yield _weight(f"{at}.b_Q", "b_Q", ("H·K",), lambda: own.query)
+        yield _weight(f"{at}.b_V", "b_V", ("G·K",), lambda: own.value)
     distances = getattr(attention, "position_projections", None)
     if distances is not None:
-        yield from _linear(f"{at}.W_Q_r", f"{at}.b_Q_r", distances.query, ("D", "H·K"))
+        yield from _linear(f"{at}.W_Q_r", distances.query, ("D", "H·K"))
         yield _matrix(f"{at}.W_K_r", distances.key, ("D", "G·K"))
     if isinstance(attention.norm, QueryKeyNorm):
         yield from _norm(f"{at}.query_norm", attention.norm.query, "K")
         yield from _norm(f"{at}.key_norm", attention.norm.key, "K")
-    yield from _linear(f"{at}.W_O", f"{at}.b_O", attention.output, ("H·K", "D"))
+    yield from _linear(f"{at}.W_O", attention.output, ("H·K", "D"))
 
 
 def _feed_forward(layer: Any, at: str) -> Iterator[Weight]:
-    width = layer.outer.in_features
-    inner = slice(width, 2 * width) if layer.gated else WHOLE
+    width, inner = layer.outer.in_features, WHOLE
     if layer.gated:
-        gate = slice(0, width)
-        yield _matrix(f"{at}.W_gate", layer.inner, ("D", "F"), gate)
-        if layer.inner.bias is not None:
-            yield _bias(f"{at}.b_gate", layer.inner, "F", gate)
-    yield _matrix(f"{at}.W_1", layer.inner, ("D", "F"), inner)
-    if layer.inner.bias is not None:
-        yield _bias(f"{at}.b_1", layer.inner, "F", inner)
-    yield from _linear(f"{at}.W_2", f"{at}.b_2", layer.outer, ("F", "D"))
+        inner = slice(width, 2 * width)
+        yield from _linear(f"{at}.W_gate", layer.inner, ("D", "F"), slice(0, width))
+    yield from _linear(f"{at}.W_1", layer.inner, ("D", "F"), inner)
+    yield from _linear(f"{at}.W_2", layer.outer, ("F", "D"))
 
 
 def _convolution(neighbours: Neighbours, at: str) -> Iterator[Weight]:
@@ -198,15 +195,9 @@ def _convolution(neighbours: Neighbours, at: str) -> Iterator[Weight]:
     def turned(weight: Tensor) -> Tensor:
         return weight.permute(2, 1, 0)  # (taps, in, out)
 
-    yield _weight(
-        f"{at}.W_conv",
-        "W_conv",
-        ("taps", "D", "D"),
-        lambda: layer.weight,
-        lambda: layer.weight,
-        turned,
-    )
-    yield _vector(f"{at}.b_conv", "b_conv", layer, "bias", "D")
+    axes = ("taps", "D", "D")
+    yield _weight(f"{at}.W_conv", "W_conv", axes, lambda: layer.weight, part=turned)
+    yield _bias(f"{at}.b_conv", layer, "D")
     yield from _norm(f"{at}.norm", neighbours.norm, "D")
 
 
@@ -214,44 +205,31 @@ def _norm(at: str, norm: nn.Module, width: str) -> Iterator[Weight]:
     """γ, with the 1 that Gemma adds to it, and β."""
     if isinstance(norm, nn.Identity):
         return
-    gain: Any = norm
-    added = 1.0 if isinstance(norm, RMSNormPlusOne) else 0.0
-    yield _weight(
-        f"{at}.gamma", "γ", (width,), lambda: gain.weight + added, lambda: gain.weight, lambda x: x
-    )
+    scaled: Any = norm
+    yield _weight(f"{at}.gamma", "γ", (width,), lambda: gain_of(norm), lambda: scaled.weight)
     if getattr(norm, "bias", None) is not None:
-        yield _vector(f"{at}.beta", "β", norm, "bias", width)
+        yield _weight(f"{at}.beta", "β", (width,), lambda: scaled.bias)
 
 
-def _linear(matrix: str, bias: str, layer: Any, axes: tuple[str, str]) -> Iterator[Weight]:
-    yield _matrix(matrix, layer, axes)
+def _linear(key: str, layer: Any, axes: tuple[str, str], rows: slice = WHOLE) -> Iterator[Weight]:
+    """Some of a linear layer's outputs: W_… as (in, out) and, where it has one, b_…."""
+    yield _matrix(key, layer, axes, rows)
     if layer.bias is not None:
-        yield _bias(bias, layer, axes[1])
+        yield _bias(key.replace("W_", "b_"), layer, axes[1], rows)
 
 
 def _matrix(key: str, layer: Any, axes: tuple[str, str], rows: slice = WHOLE) -> Weight:
-    """Some of a linear layer's outputs, as (in, out)."""
-    symbol = key.rpartition(".")[2]
-    return _weight(
-        key, symbol, axes, lambda: layer.weight, lambda: _parameter(layer), lambda x: x[rows].T
-    )
+    symbol, parameter = key.rpartition(".")[2], lambda: _parameter(layer)
+    return _weight(key, symbol, axes, lambda: layer.weight, parameter, lambda x: x[rows].T)
 
 
 def _bias(key: str, layer: Any, axis: str, rows: slice = WHOLE) -> Weight:
     symbol = key.rpartition(".")[2]
-    return _weight(key, symbol, (axis,), lambda: layer.bias, lambda: layer.bias, lambda x: x[rows])
+    return _weight(key, symbol, (axis,), lambda: layer.bias, part=lambda x: x[rows])
 
 
 def _table(key: str, symbol: str, table: Any, axes: tuple[str, str]) -> Weight:
-    return _weight(key, symbol, axes, lambda: table.weight, lambda: _parameter(table), lambda x: x)
-
-
-def _vector(key: str, symbol: str, module: nn.Module, name: str, axis: str) -> Weight:
-    def read() -> Tensor:
-        vector: Tensor = getattr(module, name)
-        return vector
-
-    return _weight(key, symbol, (axis,), read, read, lambda x: x)
+    return _weight(key, symbol, axes, lambda: table.weight, lambda: _parameter(table))
 
 
 def _weight(
@@ -259,16 +237,14 @@ def _weight(
     symbol: str,
     axes: tuple[str, ...],
     read: Callable[[], Tensor],
-    parameter: Callable[[], Tensor | None],
-    part: Part,
+    parameter: Callable[[], Tensor | None] | None = None,  # by default what is read
+    part: Part = lambda stored: stored,
 ) -> Weight:
     def make() -> Tensor:
         return part(read().detach()).clone()
 
-    name = f"weight: {symbol}"
-    return Weight(
-        key, name, symbol, axes, make=make, is_weight=True, parameter=parameter, part=part
-    )
+    name, stored = f"weight: {symbol}", parameter or read
+    return Weight(key, name, symbol, axes, make=make, is_weight=True, parameter=stored, part=part)
 
 
 def _parameter(layer: Any) -> Tensor | None:

@@ -16,7 +16,6 @@ from tokenizers import processors
 from qkv.config import TokenizerConfig, preset
 from qkv.convert.architectures import CAUSAL_CLASSIFIERS
 from qkv.convert.formats import convert
-from qkv.convert.huggingface.fitting import misfits
 from qkv.convert.opening import open_model
 from qkv.convert.tokenizers.frame import Frame, read_frame
 from qkv.errors import UserError
@@ -141,14 +140,6 @@ def without_specials() -> Tokenizer:
         name.replace("<pad>", "|pad|"): id for name, id in vocabulary.items()
     }
     return Tokenizer(tokenizer()._backend.from_str(json.dumps(content)))
-
-
-def test_what_no_classifier_of_theirs_is():
-    """Each says what it lacks."""
-    config = model("gpt2", tokenizer(), 2).config
-    assert not misfits(CAUSAL_CLASSIFIERS["gpt2"], config, "sequence")
-    mean = dataclasses.replace(config, pooling="mean")
-    assert misfits(CAUSAL_CLASSIFIERS["gpt2"], mean, "sequence") == ["pooling = 'mean'"]
 
 
 # Theirs in our hands

@@ -1,9 +1,7 @@
 """Our model folder: one save is loaded as one, formats are numbered, and special files refused."""
 
-import dataclasses
 import json
 import os
-import re
 import shutil
 import socket
 from pathlib import Path
@@ -13,13 +11,11 @@ import torch
 
 import qkv
 from qkv.config import DecodeConfig, ModelConfig, preset
-from qkv.convert import Tokenizers, convert, export_problems, save_model_folder
+from qkv.convert import Tokenizers, convert, save_model_folder
 from qkv.convert.model_folder import load_config, load_model, model_content
 from qkv.device import lay_by_columns
 from qkv.errors import UserError
-from qkv.inspect.trace.quantities import activation_name
 from qkv.model import Decoder, EncoderDecoder, build_model
-from qkv.model.feed_forward import ACTIVATIONS
 from qkv.text import Tokenizer
 from qkv.weights import load_weights, read_tensors, write_tensors
 from tests.convert.harness import any_tokenizer
@@ -179,45 +175,6 @@ def test_what_is_no_file_is_refused_and_not_waited_for(monkeypatch, tmp_path, ki
     asked = path if name == "x.gguf" else path.parent
     with pytest.raises(UserError, match=f"{name} is a .*, but must be a file"):
         qkv.load(asked, "cpu")
-
-
-@pytest.mark.parametrize(
-    ("config", "task", "problems"),
-    [
-        (ModelConfig(**SIZES), "translate", []),
-        (preset("gpt2-mini"), "generate", []),
-        (
-            preset("bert-mini", head="sequence", n_labels=2, pooling="mean"),
-            "classify",
-            ["huggingface: .*BERT.* has no pooling = 'mean'", "ctranslate2: .*'sequence'"],
-        ),
-        (
-            preset("bert-mini", head="sequence", n_labels=2, pooler="tanh"),
-            "classify",
-            ["ctranslate2: CTranslate2 has no head of the kind 'sequence' on an encoder"],
-        ),
-        (
-            ModelConfig(**SIZES, positions="rotary"),
-            "translate",
-            ["huggingface: .* has no positions = 'rotary'"],
-        ),
-    ],
-)
-def test_what_rules_an_export_out_is_known_before_training(config, task, problems):
-    said = export_problems(config, task)
-    assert len(said) == len(problems)
-    for sentence, pattern in zip(said, problems, strict=True):
-        assert re.search(pattern, sentence)
-
-
-@pytest.mark.parametrize("name", ["transformer-tiny", "t5-mini", "gpt2-mini", "llama-tiny", "gpt"])
-def test_an_activation_of_ones_own_has_no_word_elsewhere(name, monkeypatch):
-    """A part that somebody adds to the model is trained and traced, and exported nowhere."""
-    monkeypatch.setitem(ACTIVATIONS, "cube", lambda x: x**3)
-    config = dataclasses.replace(preset(name), activation="cube")
-    said = export_problems(config, "generate" if config.family == "decoder" else "translate")
-    assert len(said) == 2 and all("'cube'" in sentence for sentence in said)
-    assert activation_name(config) == "cube"
 
 
 def save_tiny(folder: Path, **differences: object) -> EncoderDecoder:

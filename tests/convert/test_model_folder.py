@@ -283,6 +283,7 @@ def test_each_weight_that_does_not_fit_the_config_is_named(copy: Path) -> None:
     ("content", "words"),
     [
         ("[]", "no JSON object"),
+        ("{}", "name a model folder of qkv, or one of Hugging Face's, with a 'model_type'."),
         ("{}", "'task'"),
         ('{"task": "translate"}', "'model'"),
         ('{"task": "translate", "model": 3}', "'model'"),
@@ -297,6 +298,12 @@ def test_each_weight_that_does_not_fit_the_config_is_named(copy: Path) -> None:
 def test_a_config_that_is_none_of_ours_is_explained(copy: Path, content: str, words: str) -> None:
     (copy / "config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
     assert words in complaint(copy)
+
+
+def test_a_folder_of_ctranslate2_is_told_by_its_file(copy: Path) -> None:
+    (copy / "config.json").write_text("{}")
+    (copy / "model.bin").touch()
+    assert complaint(copy).endswith("so name the folder that it was converted from.")
 
 
 def test_another_family_is_no_translator(copy: Path) -> None:

@@ -77,6 +77,8 @@ def test_a_prefix_is_how_every_translation_begins(translator: Translator, beams:
     assert found[1].startswith("nine nine")
     assert found[2] == ""
     assert translator.translate("3 1", prefix="three") == "three one"
+    with pytest.raises(UserError, match="leaves no room"):
+        translator.translate("3 1", prefix="one " * 40)
 
 
 def test_settings_are_the_folder_s_unless_given(folder: Path) -> None:

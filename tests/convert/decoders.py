@@ -1,7 +1,5 @@
 """What the tests of all decoders share: both ways, with the same logits and the same search."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

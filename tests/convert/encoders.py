@@ -1,7 +1,5 @@
 """What the tests of all text encoders share: sizes, what both models say, and both ways."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel

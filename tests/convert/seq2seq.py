@@ -1,7 +1,5 @@
 """What the tests of encoder-decoders share: what both say, and what both write."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small model of each architecture, and whether what is read of its folder says the same."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

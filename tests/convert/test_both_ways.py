@@ -3,8 +3,6 @@
 No field of their configs is as usual, and every weight matters.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Models for CTranslate2: it says of the same tokens what we say."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """What is particular in files of decoders: angles, windows, ends, scales and tokenizers."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

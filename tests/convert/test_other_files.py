@@ -1,7 +1,5 @@
 """Checkpoints as others wrote them: in older words, with copies and remains, or a part alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

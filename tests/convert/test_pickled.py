@@ -1,7 +1,5 @@
 """Pickled weights: read only when asked for, as tensors and nothing else, within bounds."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Our classifiers, taggers, answerers and encoders in transformers' hands, and back in ours."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`qkv chat`: a line a turn, from a terminal or a pipe."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

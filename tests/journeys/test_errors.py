@@ -1,7 +1,5 @@
 """Each mistake a person can make: one sentence with the file or value, exit code 2."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

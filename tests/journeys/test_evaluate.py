@@ -1,7 +1,5 @@
 """`qkv evaluate`: scores that others can compare with."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

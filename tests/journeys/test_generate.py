@@ -1,7 +1,5 @@
 """`qkv generate`, and `qkv train` for what it needs: text in, text that goes on out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What every command that answers lines has in common."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import json

@@ -1,7 +1,5 @@
 """`qkv train`, and what one does with what it leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`qkv translate`: text in, text out, each line in its place."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

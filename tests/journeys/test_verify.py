@@ -1,7 +1,5 @@
 """`qkv verify`: the table, the same for machines, and the exit code."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

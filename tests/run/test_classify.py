@@ -1,7 +1,5 @@
 """Classification jobs: they learn what there is to learn, and say what there is not."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

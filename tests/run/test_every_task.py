@@ -1,7 +1,5 @@
 """What is true of a run whatever its task: exact resumption, its folder, its log, its settings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Training a language model: from text to a folder that goes on with it."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

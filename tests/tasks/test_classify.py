@@ -1,7 +1,5 @@
 """The classifier: labels with probabilities, whatever the length of texts and their number."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Conversations: read once, answered as if anew, the oldest forgotten when there is no room."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

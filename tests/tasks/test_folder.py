@@ -1,7 +1,5 @@
 """A model folder: it gives back what was saved, and says what is wrong with it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

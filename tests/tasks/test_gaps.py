@@ -1,7 +1,5 @@
 """Gaps in texts: what may stand there, and how a filled text is written."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

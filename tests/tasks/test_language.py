@@ -1,7 +1,5 @@
 """Language models: text goes on from prompts, alone or together, whole or piece by piece."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

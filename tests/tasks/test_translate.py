@@ -1,7 +1,5 @@
 """The translator: every text in its place, however texts are batched."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The classifier of images: the same answer however an image is given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -14,8 +14,8 @@ from qkv.convert.formats import convert
 from qkv.convert.opening import open_model
 from qkv.errors import UserError
 from qkv.tasks import load
-from tests.convert.encoders import TINY
 from tests.convert.harness import add_words, made, saved
+from tests.convert.small import TINY
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HUGE = 10**6

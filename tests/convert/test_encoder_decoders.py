@@ -13,6 +13,7 @@ from qkv.convert.huggingface.generation_config import read_generation
 from qkv.convert.model_folder import StoredModel
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder, parameter_shapes
+from tests.convert.both import same_logits, same_texts
 from tests.convert.harness import (
     assert_comes_back,
     assert_round_trip,
@@ -24,7 +25,6 @@ from tests.convert.harness import (
     read,
     saved,
 )
-from tests.convert.seq2seq import same_logits, same_texts
 from tests.convert.small import BART as SMALL
 from tests.convert.small import small
 

@@ -20,7 +20,7 @@ from qkv.errors import UserError
 from qkv.model import Layout, build_model
 from qkv.model.positions.relative import buckets
 from qkv.tasks import load
-from tests.convert.encoders import TINY, said
+from tests.convert.both import said
 from tests.convert.harness import (
     assert_close,
     assert_round_trip,
@@ -34,7 +34,7 @@ from tests.convert.harness import (
     word_level,
 )
 from tests.convert.small import ROBERTA as CONFIG
-from tests.convert.small import assert_reads_same, small
+from tests.convert.small import TINY, assert_reads_same, small
 
 
 @torch.no_grad()

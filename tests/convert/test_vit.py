@@ -15,7 +15,7 @@ from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks import load
 from qkv.tasks.vision import ImageClasses, ImageClassifier
-from tests.convert.encoders import said
+from tests.convert.both import said
 from tests.convert.harness import (
     assert_close,
     draw_weights,

@@ -56,30 +56,6 @@ def test_a_packed_plan_holds_each_pair_once_within_the_shape(
         assert len(indices) <= shape.capacity
 
 
-def flat(plan: list[Indices]) -> list[list[int]]:
-    return [indices.tolist() for indices in plan]
-
-
-def test_a_plan_is_a_function_of_seed_and_epoch(make_pairs: MakePairs) -> None:
-    pairs = make_pairs(300)
-    shape = packed_shape(pairs, 256)
-
-    def padded(seed: int, epoch: int) -> list[list[int]]:
-        return flat(padded_plan(pairs, 256, seed, epoch))
-
-    def packed(seed: int, epoch: int) -> list[list[int]]:
-        return flat(packed_plan(pairs, shape, seed, epoch))
-
-    for plan in (padded, packed):
-        first = plan(5, 1)
-        np.random.seed(0)  # a plan must not look at the global state
-        assert first == plan(5, 1)
-        assert first != plan(5, 2)
-        assert first != plan(6, 1)
-        # Other batches, and not only the same ones in another order
-        assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in plan(5, 2)}
-
-
 @pytest.mark.parametrize("budget", [2048, 8192])
 def test_packing_leaves_little_empty(make_pairs: MakePairs, budget: int) -> None:
     pairs = make_pairs(20_000)

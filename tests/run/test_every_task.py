@@ -192,12 +192,6 @@ def test_the_digest_identifies_the_training_and_the_validation_data(
         path.write_bytes(content)
 
 
-def test_the_recipe_in_a_run_holds_what_differs_and_a_format_number(tmp_path: Path) -> None:
-    text = (tiny.run(tmp_path).folder / "recipe.toml").read_text()
-    assert text.startswith("format = 1\n")
-    assert "beams" not in text and "label_smoothing" not in text
-
-
 def test_weights_depend_on_the_seed_alone(tmp_path: Path) -> None:
     runs = [
         tiny.run(tmp_path, out, train_seed=seed) for out, seed in (("a", 0), ("b", 0), ("c", 1))

@@ -146,6 +146,9 @@ def test_encoding_that_was_killed_goes_on_with_the_next_chunk(
         [*command, str(processes), str(at), *texts], check=False, env={**os.environ, **home}
     )
     assert killed.returncode == -signal.SIGKILL
+    for path in (tmp_path / "cut").rglob("*.bin"):  # a chunk that was cut short
+        with path.open("ab") as file:
+            file.write(b"???")
     encode, calls = encoding.Encoder.__call__, []
     monkeypatch.setattr(
         encoding.Encoder, "__call__", lambda self, job: calls.append(job) or encode(self, job)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qkv.data.corpus import shards as corpus_shards
 from qkv.data.corpus.shards import Chunk, Shards, cached, cached_examples
 
 WORDS = [f"word {number}" for number in range(10_000)]
@@ -41,6 +42,25 @@ def test_examples_are_encoded_once_for_each_content_and_key(tmp_path: Path) -> N
     assert other.digest != first.digest
     cached_examples(WORDS, ["b"], encode, tmp_path)
     assert len(entries(tmp_path)) == 3
+
+
+def test_encoding_of_examples_that_stopped_goes_on_with_the_next_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_shards, "FLUSHED", 1)
+    calls: list[int] = []
+
+    def encode(words: list[str]) -> dict[str, np.ndarray]:
+        calls.append(len(words))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return lengths(words)
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_examples(WORDS, ["a"], encode, tmp_path)
+    found = cached_examples(WORDS, ["a"], encode, tmp_path)
+    assert np.array_equal(found["rows"], lengths(WORDS)["rows"])
+    assert sum(calls) == len(WORDS) + calls[1]
 
 
 def test_nothing_to_encode_gives_empty_arrays(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 import qkv
 from qkv.config import DecodeConfig, ModelConfig, preset
 from qkv.convert import Tokenizers, convert, save_model_folder
-from qkv.convert.model_folder import load_config, load_model, model_content
+from qkv.convert.model_folder import load_config, load_model, model_content, open_model_folder
 from qkv.device import lay_by_columns
 from qkv.errors import UserError
 from qkv.model import Decoder, EncoderDecoder, build_model
@@ -203,10 +203,11 @@ def save_tiny(folder: Path, **differences: object) -> EncoderDecoder:
 )
 def test_weights_and_config_come_back_bit_for_bit(tmp_path: Path, differences: dict) -> None:
     model = save_tiny(tmp_path, **differences)
-    task, config, decode = load_config(tmp_path)
+    stored = open_model_folder(tmp_path)
+    task, config, decode = load_config(stored)
     assert (task, config) == ("translate", model.config)
     assert decode == DecodeConfig(beams=3, length_penalty=0.6)
-    found = load_model(tmp_path, config)
+    found = load_model(stored, config)
     assert not found.training
     assert found.state_dict().keys() == model.state_dict().keys()
     for name, tensor in model.state_dict().items():

@@ -290,9 +290,10 @@ def test_deberta_reads_wide_letters_as_it_was_trained() -> None:
 @settings(max_examples=60, deadline=None)
 def test_each_side_of_marian_spells_with_its_own_pieces(name: str, text: str) -> None:
     theirs, source, target = opened(name)
+    target_ids = theirs.target_encoder if theirs.separate_vocabs else theirs.encoder
     for ours, library, vocabulary, ids in (
         (source, theirs.spm_source, theirs.encoder, theirs(text).input_ids),
-        (target, theirs.spm_target, target_ids(theirs), theirs(text_target=text).input_ids),
+        (target, theirs.spm_target, target_ids, theirs(text_target=text).input_ids),
     ):
         cut = library.encode(text, out_type=str)
         own = {library.id_to_piece(id) for id in range(len(library))}
@@ -307,10 +308,6 @@ def test_each_side_of_marian_spells_with_its_own_pieces(name: str, text: str) ->
             assert [*fused, ours.eos_id] == ids
     decoded = theirs.decode(target.encode(text), skip_special_tokens=True)
     assert target.decode(target.encode(text)).strip() == decoded
-
-
-def target_ids(theirs: Any) -> dict[str, int]:
-    return theirs.target_encoder if theirs.separate_vocabs else theirs.encoder
 
 
 def test_a_language_code_is_one_token_at_the_start() -> None:

@@ -337,17 +337,6 @@ def test_memory_order_changes_no_number(tmp_path: Path) -> None:
         assert torch.equal(saved[name], parameter)
 
 
-@pytest.mark.parametrize("name", ["pad_id", "bos_id", "eos_id", "start_id"])
-def test_special_tokens_that_a_translator_does_not_know_are_refused(tmp_path, name):
-    save(tmp_path, 1)
-    path = tmp_path / "config.json"
-    content = json.loads(path.read_text())
-    content["model"][name] = 40
-    path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=f"{name} is 40, but the model's tokens go from 0 to 39"):
-        qkv.load(tmp_path, "cpu")
-
-
 def test_a_config_whose_tables_find_no_memory_is_refused(tmp_path, monkeypatch):
     save(tmp_path, 1)
     monkeypatch.setattr("qkv.model.empty.build_model", lambda config: torch.ones(1 << 50))

@@ -8,7 +8,8 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -315,6 +316,17 @@ def _reading(config: Path) -> str:
     return "; name a model folder of qkv, or one of Hugging Face's, with a 'model_type'."
 
 
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in every mistake: what is wrong with a value is said without it."""
+    try:
+        yield
+    except UserError as error:
+        if str(path) in str(error):
+            raise
+        raise UserError(f"{path}: {error}") from error
+
+
 def load_config(stored: StoredModel) -> tuple[str, ModelConfig, DecodeConfig]:
     """Read the task, the model and its decoding."""
     content, path = stored.content, stored.path / CONFIG
@@ -329,7 +341,8 @@ def load_config(stored: StoredModel) -> tuple[str, ModelConfig, DecodeConfig]:
             raise UserError(
                 f"{path} is not a qkv model's config: it has no {name!r}{_reading(path)}"
             )
-    model = ModelConfig.from_dict(content["model"], str(path))
+    with _naming(path):
+        model = ModelConfig.from_dict(content["model"], str(path))
     return content["task"], model, load_section(stored, "decode", DecodeConfig)
 
 
@@ -367,7 +380,8 @@ def load_section(stored: StoredModel, name: str, cls: type[T]) -> T:
     section, path = stored.content.get(name, {}), stored.path / CONFIG
     if not isinstance(section, dict):
         raise UserError(f"{path}: {name!r} must be an object; restore the file.")
-    return from_mapping(cls, section, f"{path}: {name}")
+    with _naming(path):
+        return from_mapping(cls, section, f"{path}: {name}")
 
 
 def load_languages(stored: StoredModel) -> Languages | None:

@@ -149,6 +149,7 @@ FILES = [
     File("BertModel", "none", {"max_position_embeddings": 512}, drop=BERT_UNSAID),
     File(BERT, "masked", weights=with_more({BERT_COPY: BERT_TABLE}), expected={"tie": "output"}),
     File(BERT, "masked", weights=with_more({SECOND_BIAS: BIAS})),
+    File(BERT, "masked", weights=with_more({SECOND_BIAS: torch.ones(30)})),  # which nobody reads
     File(BERT, "masked", weights=with_more({BERT_COPY: BERT_TABLE, SECOND_BIAS: BIAS})),
     File(BERT, "masked", weights=with_more({SECOND_BIAS: BIAS}, lost=[BIAS])),
     File("RobertaModel", "none", expected={"max_length": 14, "pair_separators": 2}),

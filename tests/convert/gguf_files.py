@@ -1,7 +1,5 @@
 """GGUF files of small models, written as llama.cpp's converters write them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """Random small models of transformers', what we read of them, and what it reads of ours."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """A small model of each architecture, and whether what is read of its folder says the same."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,19 @@ from transformers import PreTrainedModel
 from qkv.convert.architectures import ARCHITECTURES, CAUSAL_CLASSIFIERS
 from qkv.convert.model_folder import StoredModel
 from qkv.model import Decoder, EncoderDecoder, Model
-from tests.convert.encoders import TINY, said
+from tests.convert.both import said, teacher_forced
 from tests.convert.harness import assert_close, assert_round_trip, made, read
-from tests.convert.seq2seq import teacher_forced
 from tests.parity.pairs import both_logits
 
 LENGTHS = [7, 12, 1]
+TINY = {
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 12,
+    "vocab_size": 30,
+    "max_position_embeddings": 16,
+}
 GPT = {
     "n_embd": 16,
     "n_head": 2,

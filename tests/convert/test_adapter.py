@@ -1,7 +1,5 @@
 """LoRA adapters: theirs load here, ours load in peft, and all say the same."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,15 +3,13 @@
 No field of their configs is as usual, and every weight matters.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest
 import torch
 
 from qkv.model import Decoder, EncoderDecoder
-from tests.convert.decoders import assert_same_search
+from tests.convert.both import assert_same_search, same_texts
 from tests.convert.harness import (
     OLDER_PEER,
     assert_close,
@@ -21,7 +19,6 @@ from tests.convert.harness import (
     read,
     saved,
 )
-from tests.convert.seq2seq import same_texts
 from tests.convert.small import UNUSUAL, answers, cases, model_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Left out of")  # of long contexts, and of decoding

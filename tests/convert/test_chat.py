@@ -1,7 +1,5 @@
 """Jinja chat templates ⇄ ours: the same text, the same tokens, and none where that cannot be."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

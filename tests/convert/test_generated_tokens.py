@@ -1,7 +1,5 @@
 """A folder that transformers saved writes here, without any argument, what it writes there."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -19,7 +19,7 @@ from qkv.errors import UserError
 from qkv.model.quantized import quantized_matrices
 from qkv.model.quantized_matrix import Int4Matrix, Int8Matrix
 from qkv.tasks import load
-from tests.convert.decoders import assert_same_search
+from tests.convert.both import assert_same_search
 from tests.convert.gguf_files import IDS, finish, write_decoder, write_llama
 from tests.convert.harness import assert_close, assert_round_trip, made, read, with_tokenizer
 from tests.convert.small import assert_reads_same

@@ -1,7 +1,5 @@
 """Translators between many languages: which tokens tell them, and what transformers writes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from qkv.convert.architectures import ARCHITECTURES
 from qkv.convert.architectures.llama import MISTRAL
+from qkv.convert.architectures.unsupported import UNSUPPORTED, why_unsupported
 from qkv.errors import UserError
 from tests.convert import small
 from tests.convert.harness import change, read, saved
@@ -128,3 +130,19 @@ def test_mixed_layers_are_refused():
     kinds = ["sliding_attention", "full_attention"]
     with pytest.raises(UserError, match="layer_types"):
         MISTRAL.read_config({**small.LLAMA, "layer_types": kinds}, (), "causal")
+
+
+# Architectures that cannot be read: each is told with what differs and what comes nearest
+
+
+def test_none_of_them_can_be_read():
+    assert not UNSUPPORTED.keys() & ARCHITECTURES.keys()
+    assert len(UNSUPPORTED) >= 25
+
+
+@pytest.mark.parametrize("model_type", UNSUPPORTED)
+def test_the_nearest_can_be_read(model_type):
+    reason, near = UNSUPPORTED[model_type]
+    sentence = why_unsupported(model_type, ARCHITECTURES)
+    assert sentence.startswith(f": {reason}; the nearest that it reads is ")
+    assert sentence.removesuffix(".").rpartition(" ")[2] in {*near} & ARCHITECTURES.keys()

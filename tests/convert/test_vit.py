@@ -6,58 +6,26 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from qkv.config import preset
-from qkv.convert.architectures.vit import VIT
 from qkv.convert.huggingface.exporting import write_huggingface
 from qkv.convert.opening import open_model
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks import load
 from qkv.tasks.vision import ImageClasses, ImageClassifier
-from tests.convert.encoders import said
+from tests.convert.both import said
 from tests.convert.harness import (
     assert_close,
-    change,
     draw_weights,
     exported,
     loaded,
     made,
-    read,
     saved,
 )
 from tests.convert.small import VIT as TINY
 from tests.tasks.test_vision import LABELS, classifier
-
-IN_MEMORY = {
-    "encoder.layer.": "layers.",
-    "attention.attention.query": "attention.q_proj",
-    "attention.attention.key": "attention.k_proj",
-    "attention.attention.value": "attention.v_proj",
-    "attention.output.dense": "attention.o_proj",
-    "intermediate.dense": "mlp.fc1",
-    "output.dense": "mlp.fc2",
-}
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("head", VIT.classes)
-def test_names_as_they_are_in_memory_are_read(head):
-    theirs = made(VIT.classes[head], TINY)
-    with saved(theirs) as folder:
-        change(folder, lambda weights: {spelt(name): one for name, one in weights.items()})
-        if head == "image":
-            assert set(load_file(folder / "model.safetensors")) == set(theirs.state_dict())
-        for mine, other in said(head, read(folder)[1], theirs, [], 0):
-            assert_close(mine, other)
-
-
-def spelt(name: str) -> str:
-    for before, after in IN_MEMORY.items():
-        name = name.replace(before, after)
-    return name
 
 
 @torch.no_grad()
@@ -133,11 +101,6 @@ def test_what_is_done_otherwise_with_files_is_told(said):
         (folder / "preprocessor_config.json").write_text(json.dumps(said))
         with pytest.warns(UserWarning, match=f"says {next(iter(said))} = "):
             assert open_model(folder).content["model"]["patch_size"]
-
-
-def test_equal_sides_are_a_square():
-    with saved(made("ViTModel", {**TINY, "image_size": [6, 6]})) as folder:
-        assert open_model(folder).content["model"]["image_size"] == 6
 
 
 def test_an_encoder_of_images_alone_has_nothing_to_say():

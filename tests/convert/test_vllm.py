@@ -1,7 +1,5 @@
 """Exported decoders against the rules by which vLLM reads a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -290,9 +290,10 @@ def test_deberta_reads_wide_letters_as_it_was_trained() -> None:
 @settings(max_examples=60, deadline=None)
 def test_each_side_of_marian_spells_with_its_own_pieces(name: str, text: str) -> None:
     theirs, source, target = opened(name)
+    target_ids = theirs.target_encoder if theirs.separate_vocabs else theirs.encoder
     for ours, library, vocabulary, ids in (
         (source, theirs.spm_source, theirs.encoder, theirs(text).input_ids),
-        (target, theirs.spm_target, target_ids(theirs), theirs(text_target=text).input_ids),
+        (target, theirs.spm_target, target_ids, theirs(text_target=text).input_ids),
     ):
         cut = library.encode(text, out_type=str)
         own = {library.id_to_piece(id) for id in range(len(library))}
@@ -307,10 +308,6 @@ def test_each_side_of_marian_spells_with_its_own_pieces(name: str, text: str) ->
             assert [*fused, ours.eos_id] == ids
     decoded = theirs.decode(target.encode(text), skip_special_tokens=True)
     assert target.decode(target.encode(text)).strip() == decoded
-
-
-def target_ids(theirs: Any) -> dict[str, int]:
-    return theirs.target_encoder if theirs.separate_vocabs else theirs.encoder
 
 
 def test_a_language_code_is_one_token_at_the_start() -> None:
@@ -436,3 +433,98 @@ def test_damaged_added_tokens_are_named(tmp_path: Path) -> None:
     write(tmp_path, "added_tokens.json", {"<a>": "first"})
     with pytest.raises(UserError, match=r"The added tokens of .* cannot be read"):
         read_tokenizers(tmp_path, "bert")
+
+
+# What the settings of encoders' tokenizers say, and whose class they are
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bert", {"do_lower_case": False}),
+        ("bert, cased", {"do_lower_case": True}),
+        ("bert, cased", {"do_lower_case": None}),  # it is said nowhere
+        ("bert", {"strip_accents": False, "tokenizer_class": "BertTokenizerFast"}),
+        ("bert", {"tokenize_chinese_chars": False, "tokenizer_class": None}),
+        ("bert, cased", {"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"}),
+        ("roberta", {"add_prefix_space": True}),
+        ("bart, spaced", {"add_prefix_space": False}),
+        ("bart, spaced", {"add_prefix_space": False, "tokenizer_class": "PreTrainedTokenizerFast"}),
+    ],
+    ids=str,
+)
+def test_settings_go_before_the_whole_tokenizer(name: str, said: Any, tmp_path: Path) -> None:
+    model_type, build = FOLDERS[name]
+    build(tmp_path)
+    write(tmp_path, "config.json", {"model_type": model_type})
+    transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    before = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    settings = {key: value for key, value in {**before, **said}.items() if value is not None}
+    write(tmp_path, "tokenizer_config.json", settings)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours, _ = read_tokenizers(tmp_path, model_type)
+    for text in SAMPLES:
+        check_same(theirs, ours, text)
+
+
+def test_settings_of_the_wrong_kind_are_named(tmp_path: Path) -> None:
+    bert(tmp_path)
+    write(tmp_path, "config.json", {"model_type": "bert"})
+    transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    write(tmp_path, "tokenizer_config.json", {"do_lower_case": "yes"})
+    with pytest.raises(UserError, match=r"tokenizer_config\.json has a value of the wrong kind"):
+        read_tokenizers(tmp_path, "bert")
+
+
+# A tokenizer may be another model's
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "albert", "deberta-v2", "bart"])
+def test_a_tokenizer_of_another_models_class(model_type: str, tmp_path: Path) -> None:
+    bert(tmp_path)
+    write(tmp_path, "config.json", {"model_type": model_type})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours, _ = read_tokenizers(tmp_path, model_type)
+    for text in SAMPLES:
+        check_same(theirs, ours, text)
+    special = theirs.pad_token_id, theirs.cls_token_id, theirs.sep_token_id, theirs.mask_token_id
+    assert (ours.pad_id, ours.bos_id, ours.eos_id, ours.mask_id) == special
+
+
+def test_a_class_that_only_a_whole_tokenizer_can_stand_for_is_refused(tmp_path: Path) -> None:
+    bert(tmp_path, tokenizer_class="BertJapaneseTokenizer")
+    with pytest.raises(UserError, match=r"class BertJapaneseTokenizer, .* tokenizer\.json"):
+        read_tokenizers(tmp_path, "bert")
+
+
+@pytest.mark.parametrize("around", [{}, {"cls_token": "[CLS]", "sep_token": "[SEP]"}])
+def test_cls_and_sep_stand_around_a_text_whatever_starts_and_ends_it(
+    around: dict[str, str], tmp_path: Path
+) -> None:
+    bert(tmp_path, bos_token="the", eos_token="cat", **around)
+    ours, _ = read_tokenizers(tmp_path, "bert")
+    assert (ours.names["start"], ours.names["end"]) == ("[CLS]", "[SEP]")
+
+
+def test_a_special_token_takes_the_spaces_that_it_is_said_to(tmp_path: Path) -> None:
+    merges(tmp_path, ROBERTA)
+    mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "normalized": False}
+    write(tmp_path, "special_tokens_map.json", {"mask_token": mask})
+    write(tmp_path, "config.json", {"model_type": "roberta"})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours, _ = read_tokenizers(tmp_path, "roberta")
+    backend = tokenizers.Tokenizer.from_str(ours._backend.to_str())  # where texts spell such tokens
+    text = "the <mask> sat"
+    found = backend.encode(text, add_special_tokens=False).ids
+    assert found == theirs(text, add_special_tokens=False).input_ids
+    assert found[1] == ours.mask_id
+
+
+def test_an_added_token_is_found_within_words_of_sentencepiece(tmp_path: Path) -> None:
+    deberta(tmp_path)
+    size = 3 + len(pieces(tmp_path / "spm.model"))  # versions of the library differ in it
+    write(tmp_path, "added_tokens.json", {"[MASK]": size, "<new>": size + 1})
+    ours, _ = read_tokenizers(tmp_path, "deberta-v2")
+    assert ours.encode("the<new>cat") == [*ours.encode("the"), size + 1, *ours.encode("cat")]

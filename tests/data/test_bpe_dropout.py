@@ -1,7 +1,5 @@
 """BPE dropout against the `tokenizers` library, which draws from a generator of its own."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -11,6 +11,7 @@ from qkv.data.order import (
     packed_plan,
     packed_shape,
     padded_plan,
+    permuted,
     share_shape,
     validation_plan,
 )
@@ -53,30 +54,6 @@ def test_a_packed_plan_holds_each_pair_once_within_the_shape(
         assert pairs.source_sizes[indices].sum() <= shape.source_tokens
         assert pairs.target_sizes[indices].sum() <= shape.target_tokens
         assert len(indices) <= shape.capacity
-
-
-def flat(plan: list[Indices]) -> list[list[int]]:
-    return [indices.tolist() for indices in plan]
-
-
-def test_a_plan_is_a_function_of_seed_and_epoch(make_pairs: MakePairs) -> None:
-    pairs = make_pairs(300)
-    shape = packed_shape(pairs, 256)
-
-    def padded(seed: int, epoch: int) -> list[list[int]]:
-        return flat(padded_plan(pairs, 256, seed, epoch))
-
-    def packed(seed: int, epoch: int) -> list[list[int]]:
-        return flat(packed_plan(pairs, shape, seed, epoch))
-
-    for plan in (padded, packed):
-        first = plan(5, 1)
-        np.random.seed(0)  # a plan must not look at the global state
-        assert first == plan(5, 1)
-        assert first != plan(5, 2)
-        assert first != plan(6, 1)
-        # Other batches, and not only the same ones in another order
-        assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in plan(5, 2)}
 
 
 @pytest.mark.parametrize("budget", [2048, 8192])
@@ -156,3 +133,63 @@ def test_shares_of_a_batch_are_balanced_and_fit_one_shape(
         for share in range(n_shares):
             if counts[share]:
                 pairs.batch(indices[owner == share], shape=small)  # raises where it overflows
+
+
+# The order of items alone
+
+SIZES = [*range(1, 70), 127, 128, 129, 255, 256, 257, 1000, 4096, 5003]
+
+
+def order(size: int, seed: int = 0, epoch: int = 0) -> list[int]:
+    return permuted(np.arange(size), size, seed, epoch).tolist()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_index_comes_once(size: int) -> None:
+    assert sorted(order(size)) == list(range(size))
+
+
+@given(st.integers(1, 2**62), st.integers(0, 2**40), st.integers(0, 2**40), st.data())
+def test_any_size_stays_in_its_range_and_keeps_indices_apart(
+    size: int, seed: int, epoch: int, data: st.DataObject
+) -> None:
+    indices = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20, unique=True))
+    found = permuted(np.array(indices), size, seed, epoch)
+    assert found.dtype == np.int64
+    assert ((found >= 0) & (found < size)).all()
+    assert len(set(found.tolist())) == len(indices)
+
+
+def test_it_depends_on_nothing_but_its_arguments() -> None:
+    whole = order(1000, seed=5, epoch=2)
+    assert permuted(np.array([7, 3, 7]), 1000, 5, 2).tolist() == [whole[7], whole[3], whole[7]]
+
+
+def test_seeds_and_epochs_give_other_orders() -> None:
+    orders = {tuple(order(50, seed, epoch)) for seed in range(10) for epoch in range(10)}
+    assert len(orders) == 100
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8, 13, 40])
+def test_each_index_goes_everywhere_equally_often(size: int) -> None:
+    n_orders = 1000
+    counts = np.zeros((size, size))
+    for epoch in range(n_orders):
+        counts[np.arange(size), order(size, seed=1, epoch=epoch)] += 1
+    expected = n_orders / size
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    freedom = (size - 1) ** 2
+    assert chi_square < freedom + 5 * np.sqrt(2 * freedom)
+
+
+def test_neighbours_do_not_stay_together() -> None:
+    """In a random order of n, a step of +1 comes about once; a weak network would keep runs."""
+    steps = [np.diff(order(1000, seed)) for seed in range(50)]
+    assert np.mean([(step == 1).sum() for step in steps]) < 2
+    assert abs(np.mean([abs(step).mean() for step in steps]) - 1001 / 3) < 10
+
+
+def test_an_index_outside_is_refused() -> None:
+    for index in (5, -1):
+        with pytest.raises(ValueError, match=r"outside of range\(5\)"):
+            permuted(np.array([0, index]), 5, 0, 0)

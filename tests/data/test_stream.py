@@ -1,7 +1,5 @@
 """Properties that the one stream has for every kind of item."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import cycle, islice
 from typing import Any

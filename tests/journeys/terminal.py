@@ -1,7 +1,5 @@
 """A pseudo-terminal: a command is typed at, and its screen is read as a person sees it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import termios

@@ -1,7 +1,5 @@
 """`--adapter` on the commands that load a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

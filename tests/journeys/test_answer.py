@@ -1,7 +1,5 @@
 """`qkv answer`, and `qkv train` for what it needs: questions and a text in, answers out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

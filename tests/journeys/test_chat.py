@@ -1,7 +1,5 @@
 """`qkv chat`: a line a turn, from a terminal or a pipe."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
@@ -55,10 +53,11 @@ def test_what_was_said_before_matters_unless_one_starts_afresh(qkv: Command, tau
 
 
 def test_json_is_an_object_an_answer(qkv: Command, taught: Path) -> None:
-    answer = qkv("chat", "--model", taught, "--json", stdin="\ufeffsay 3\r\n我 4\r\n")
+    words = ["chat", "--model", taught, "--json", "--system", "a"]
+    answer = qkv(*words, stdin="\ufeffsay 3\r\n我 4\r\n")
     found = [json.loads(line) for line in answer.lines]
     assert [each["message"] for each in found] == ["say 3", "我 4"]
-    assert [each["answer"] for each in found] == talk(taught, "say 3", "我 4")
+    assert [each["answer"] for each in found] == talk(taught, "say 3", "我 4", system="a")
     assert "我" in answer.out
 
 
@@ -80,21 +79,6 @@ def test_a_program_gets_each_answer_s_line_before_it_asks_again(
     with pytest.raises(SystemExit):
         main()
     assert [answers.count(b"\n") for answers in before] == [0, 1, 2]
-
-
-def test_settings_reach_the_talk(qkv: Command, taught: Path) -> None:
-    def say(*words: object) -> list[str]:
-        return qkv("chat", "--model", taught, *words, stdin="say 3\nsay 4\n").lines
-
-    assert say("--max-length", 2) == talk(taught, "say 3", "say 4", max_length=2)
-    assert say("--stop", "r") == talk(taught, "say 3", "say 4", stop="r")
-    assert say("--stop", "r")[0] == "th"
-    hot = ["--temperature", 3, "--max-length", 12]
-    assert say(*hot, "--seed", 1) == say(*hot, "--seed", 1) != say(*hot, "--seed", 2)
-    assert say(*hot, "--top-k", 1) == say("--greedy", "--max-length", 12)
-    system = say("--system", "a", "--max-length", 5)
-    assert system == talk(taught, "say 3", "say 4", system="a", max_length=5)
-    assert say(*hot, "--system", "a") != say(*hot)
 
 
 def test_what_must_be_forgotten_is_told_apart_from_the_answers(qkv: Command, taught: Path) -> None:

@@ -1,7 +1,5 @@
 """`qkv chat` and `qkv translate` on a terminal, as a person types and reads there."""
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Iterator

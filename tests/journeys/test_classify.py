@@ -1,7 +1,5 @@
 """`qkv classify`, from training to labels: texts in, a line for each out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`qkv demo`: the packaged recipe and corpus, from nothing to a translator; here a poor one."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

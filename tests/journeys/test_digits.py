@@ -1,7 +1,5 @@
 """The recipe of the digits: images in, a classifier that reads handwriting out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

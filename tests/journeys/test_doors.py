@@ -1,7 +1,5 @@
 """Help, versions and what an import costs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`qkv evaluate`: scores that others can compare with."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ from qkv.tasks import LanguageModel
 from qkv.tasks.few_shot import FewShot
 from tests.journeys.conftest import Command
 from tests.run.common import write_lines, write_records
-from tests.run.language_tiny import ANIMALS, questions, sentences, write_questions
+from tests.run.language_tiny import ANIMALS, sentences
 from tests.run.tiny import sources, spell
 
 LINES = sources(30, seed=11, longest=6)
@@ -197,9 +195,6 @@ def test_mistakes_about_language_models_are_named(
         "--text", path, folder=model
     )
     assert "There is no file" in ask("--text", tmp_path / "none")
-    assert "never taught to answer" in ask(
-        "--records", write_questions(tmp_path / "r.jsonl", questions())
-    )
     (tmp_path / "empty").write_text("")
     assert "There is no text in" in ask("--text", tmp_path / "empty")
     for other in ("--records", "--examples"):
@@ -218,7 +213,3 @@ def test_mistakes_about_language_models_are_named(
     assert "give it as --pool" in ask(*examples, *both, "--shots", 2)
     assert "--normalize is 'words'" in ask(*examples, *both, "--normalize", "words")
     assert "Give the possible answers" in ask(*examples)
-    others = ["--option", "x", "--option", "y"]
-    assert "the answer ' b' is not among the options (' x', ' y')" in ask(*examples, *others)
-    few = ask(*examples, *both, "--shots", 2, "--pool", path)
-    assert "The number of shots is 2, but the pool holds 0 examples" in few

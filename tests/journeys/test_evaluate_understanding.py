@@ -1,7 +1,5 @@
 """`qkv evaluate` for models that label, tag, answer and embed: scores, tables, pictures, files."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from itertools import chain

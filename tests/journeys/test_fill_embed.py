@@ -1,7 +1,5 @@
 """`qkv fill` and `qkv embed`: gaps filled, texts as vectors, and what is like what."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`qkv generate`, and `qkv train` for what it needs: text in, text that goes on out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -62,25 +60,6 @@ def test_several_texts_of_a_prompt(qkv: Command, speaker: Path) -> None:
     assert len(set(drawn)) > 1
 
 
-def test_draws_can_be_repeated(qkv: Command, speaker: Path) -> None:
-    def draw(*more: object) -> str:
-        return qkv("generate", "--model", speaker, "the", "--max-length", 30, *more).out
-
-    assert draw("--seed", 1) == draw("--seed", 1) != draw("--seed", 2)
-    hot = "--temperature", 3
-    assert draw(*hot, "--seed", 1, "--top-k", 1) == draw("--greedy")
-    assert draw(*hot, "--top-p", 0.001) == draw(*hot, "--min-p", 1.0) == draw("--greedy")
-    together = qkv("generate", "--model", speaker, "the", "a", "--max-length", 30, "--seed", 1)
-    assert together.out.startswith(draw("--seed", 1))  # a stream is the whole
-
-
-def test_a_text_ends_before_a_stop_string(qkv: Command, speaker: Path) -> None:
-    stops = ["--stop", "sees", "--stop", "."]
-    assert qkv("generate", "--model", speaker, "the cat", *GREEDY, *stops).out == "the cat \n"
-    answer = qkv("generate", "--model", speaker, "the cat", *GREEDY, *stops, "--json")
-    assert json.loads(answer.out)["stopped"]
-
-
 def test_a_folder_that_searches_with_beams_is_no_stream(
     qkv: Command, speaker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,17 +88,3 @@ def test_options_that_contradict_each_other(qkv: Command, speaker: Path) -> None
     assert "--greedy is a search with one beam, but --beams is 3" in ask("--greedy", "--beams", 3)
     assert "top_p is 2.0, but must be at most 1" in ask("--top-p", 2)
     assert "A stop string is empty" in ask("--stop", "")
-
-
-def test_an_over_long_prompt_is_refused_before_anything_is_shown(
-    qkv: Command, speaker: Path
-) -> None:
-    long = "the cat sees the dog. " * 4
-    mistake = qkv("generate", "--model", speaker, long).mistake
-    assert "Text 1 has 89 tokens, but this model's context of 64" in mistake
-    assert "--truncate" in mistake
-    assert "Text 2 has" in qkv("generate", "--model", speaker, "the", long).mistake
-    answer = qkv("generate", "--model", speaker, long, "--truncate", *GREEDY)
-    assert answer.out.startswith(long)
-    together = qkv("generate", "--model", speaker, long, long, "--truncate", *GREEDY)
-    assert together.out == 2 * answer.out

@@ -1,7 +1,5 @@
 """`qkv inspect`: every view on the terminal, in files and as numbers, and every mistake."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Exact resume for real: processes that are killed or stopped by signals, and started again."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

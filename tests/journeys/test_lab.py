@@ -1,7 +1,5 @@
 """`qkv lab`: the list, one lab, all of them with a gallery, and mistakes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

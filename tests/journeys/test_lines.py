@@ -1,7 +1,5 @@
 """What every command that answers lines has in common."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import json
@@ -134,15 +132,18 @@ def test_a_text_is_the_same_on_the_command_line_and_in_python(
 
 
 DRAWS = {"max_length": 9, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 4}
+WHOLE, FLAGS = {"truncate": False, "first": 0}, {"truncate": True, "sample": True}
+PENALTY = {"repetition_penalty": 1.2, "stop": ("on",)}
 # The verb behind a command, what it is given in any case, and settings beside those of draws
 SEARCH: dict[str, tuple[type, str, dict[str, Any], dict[str, Any]]] = {
     "translate": (
         Translator,
         "n_best",
-        {"prefix": "", "progress": None},
-        {"beams": 2, "length_penalty": 0.5, "n_best": 2, "prefix": "on", "sample": True},
+        {"prefix": "", "progress": None, **WHOLE},
+        {"beams": 2, "length_penalty": 0.5, "n_best": 2, "prefix": "on", **FLAGS},
     ),
-    "generate": (LanguageModel, "stream", {}, {"repetition_penalty": 1.2}),
+    "generate": (LanguageModel, "stream", WHOLE, {**PENALTY, "truncate": True}),
+    "chat": (LanguageModel, "conversation", {}, PENALTY),
 }
 
 
@@ -153,19 +154,32 @@ def test_settings_reach_the_search(
     kind, verb, usual, more = SEARCH[name]
     seen: dict[str, Any] = {}
 
-    def note(model: Any, texts: Any, **settings: Any) -> Any:
+    def note(model: Any, *texts: Any, **settings: Any) -> Any:
         seen.clear()
         seen.update(settings)
         return iter([[]] if verb == "n_best" else ())
 
     monkeypatch.setattr(kind, verb, note)
-    words = [name, "--model", folders[name], "1"]
+    words = [name, "--model", folders["generate" if name == "chat" else name]]
+    words += ["1"] if name != "chat" else []
     qkv(*words)
-    assert seen == {**usual, "truncate": False, "first": 0}  # the folder's own settings
+    assert seen == usual  # the folder's own settings
     given = {**DRAWS, **more}
-    options = [(f"--{key.replace('_', '-')}", value) for key, value in given.items()]
-    qkv(*words, "--truncate", *(word for pair in options for word in pair if word is not True))
-    assert seen == {**usual, **given, "sample": True, "truncate": True, "first": 0}
+    for key, value in given.items():
+        values = value if isinstance(value, tuple) else () if value is True else (value,)
+        words += [f"--{key.replace('_', '-')}", *values]
+    qkv(*words)
+    assert seen == {**usual, **given, "sample": True}
+
+
+@pytest.mark.parametrize("name", ["translate", "generate"])
+def test_an_over_long_text_is_refused_by_its_number_or_cut(
+    qkv: Command, folders: dict[str, Path], name: str
+) -> None:
+    words = [name, "--model", folders[name], "the", "the cat " * 9]
+    mistake = qkv(*words).mistake
+    assert "Text 2 has" in mistake and "--truncate" in mistake
+    assert qkv(*words, "--truncate").code == 0
 
 
 @pytest.mark.parametrize("name", SAVE)

@@ -1,7 +1,5 @@
 """A text ten times as large as the memory that is left is encoded and trained on."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The packaged translator: there after installation, by default and by name."""
 
-from __future__ import annotations
-
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path

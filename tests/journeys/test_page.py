@@ -1,7 +1,5 @@
 """A page of `qkv inspect` in a real browser: nothing from elsewhere, nothing cut off."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`qkv pull`: a model by its name, on the shelf."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Real models, pulled by name: what `transformers` says of the same files is what we say."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers

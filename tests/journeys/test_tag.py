@@ -1,7 +1,5 @@
 """`qkv tag`, and `qkv train` for what it needs: sentences in, entities out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

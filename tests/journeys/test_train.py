@@ -1,18 +1,15 @@
 """`qkv train`, and what one does with what it leaves."""
 
-from __future__ import annotations
-
-import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from qkv.config import TASKS, load_recipe
+from qkv.config import TASKS
 from qkv.training import Trainer
 from tests.journeys.conftest import Command, mistakes_in_training
-from tests.run.common import Runs, read_log
+from tests.run.common import Runs
 from tests.run.test_every_task import VALUES
 from tests.run.tiny import sources, spell, write_recipe
 
@@ -72,17 +69,6 @@ def test_a_run_is_named_after_its_recipe(
     monkeypatch.chdir(tmp_path)
     assert qkv("train", recipe).code == 0
     assert (tmp_path / "runs" / "digits" / "model.safetensors").exists()
-
-
-def test_settings_can_be_changed_on_the_way(qkv: Command, tmp_path: Path) -> None:
-    recipe, out = write_recipe(tmp_path), tmp_path / "run"
-    changes = ["--set", "train.steps=3", "--set", "model.norm_position=pre"]
-    changes += ["--set", 'data.licence="CC BY"', "--set", "train.lr=1e-3"]
-    assert qkv("train", recipe, "--out", out, *changes).code == 0
-    kept = load_recipe(out / "recipe.toml")
-    assert (kept.train.steps, kept.train.lr, kept.data.licence) == (3, 1e-3, "CC BY")
-    assert json.loads((out / "config.json").read_text())["model"]["norm_position"] == "pre"
-    assert len(read_log(out)) == 3
 
 
 def test_line_aligned_files_compressed_or_not(qkv: Command, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """`qkv translate`: text in, text out, each line in its place."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import qkv as package
 from qkv.tasks import Translation, Translator
 from tests.convert.test_languages import put
 from tests.journeys.conftest import Command
-from tests.run.tiny import sources
 
 
 def test_sentences_as_arguments(qkv: Command, model: Path) -> None:
@@ -40,24 +37,6 @@ def test_several_translations_have_their_scores(qkv: Command, model: Path) -> No
     assert [f"{each['score']:.4f}\t{each['translation']}" for each in best] == lines[:3]
 
 
-def test_draws_can_be_repeated(qkv: Command, model: Path) -> None:
-    def draw(seed: int, *more: object) -> str:
-        words = ("--sample", "--temperature", 4, "--seed", seed, *more)
-        return qkv("translate", "--model", model, *words, *sources(8)).out
-
-    assert draw(1) == draw(1) != draw(2)
-    assert draw(1, "--top-k", 1) == draw(2, "--top-k", 1)
-    assert draw(1, "--top-p", 0.01) == draw(2, "--min-p", 1.0)
-
-
-def test_a_forced_beginning(qkv: Command, model: Path) -> None:
-    lines = qkv("translate", "--model", model, "--prefix", "nine", "3 1", "2").lines
-    assert all(line.startswith("nine") for line in lines)
-    long = " ".join(["one"] * 40)
-    mistake = qkv("translate", "--model", model, "--prefix", long, "1").mistake
-    assert "leaves no room" in mistake
-
-
 def test_a_translation_keeps_to_its_line(
     qkv: Command, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,12 +45,6 @@ def test_a_translation_keeps_to_its_line(
     monkeypatch.setattr(Translator, "n_best", lambda self, texts, **settings: [found[:1], found])
     lines = qkv("translate", "--model", model, "1", "2").lines
     assert lines == ["one two ", "-1.0000\tone two ", "-2.0000\tthree\u2028"]
-
-
-def test_over_long_lines_are_cut_if_asked_for(qkv: Command, model: Path) -> None:
-    long = " ".join("1" * 40)
-    assert "Text 2 has 40 tokens" in qkv("translate", "--model", model, stdin=f"1\n{long}").mistake
-    assert len(qkv("translate", "--model", model, "--truncate", stdin=f"1\n{long}").lines) == 2
 
 
 def test_settings_of_random_draws_need_sampling(qkv: Command, model: Path) -> None:

@@ -1,7 +1,5 @@
 """`qkv verify`: the table, the same for machines, and the exit code."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -53,8 +51,3 @@ def test_a_wrong_number_ends_in_code_1(
     assert "✗ fast path = equation path: " in answer.out
     assert answer.lines[-1] == "4 of 5 proofs passed."
     assert qkv("verify", folder, "--json").code == 1
-
-
-def test_mistakes(qkv: Command, tmp_path: Path, model: Path) -> None:
-    assert "is not a model folder" in qkv("verify", tmp_path).mistake
-    assert "Unknown device 'abacus'" in qkv("verify", model, "--device", "abacus").mistake

@@ -1,7 +1,5 @@
 """Classifiers that a test can train: words decide the label, one layer, a second or two."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An encoder-decoder that a test can pre-train: the beasts that count, one layer, two seconds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An encoder that a test can train: a language of beasts that count, one layer, two seconds."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

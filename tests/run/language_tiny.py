@@ -1,7 +1,5 @@
 """Language models for tests: some learn in a second or two, others need not learn at all."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

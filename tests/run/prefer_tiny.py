@@ -1,7 +1,5 @@
 """Preferences for tests: a digit's word with an exclamation mark rather than without."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

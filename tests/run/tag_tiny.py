@@ -1,7 +1,5 @@
 """A tagger that a test can train: people and places by their names, one layer, a second or two."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Question answering: questions on texts in, a model that finds answers out."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Classification jobs: they learn what there is to learn, and say what there is not."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -53,12 +51,11 @@ def test_new_texts_are_labelled(tmp_path_factory: pytest.TempPathFactory) -> Non
     assert [one.label for one in pairs.classify(both)] == ["first", "second"]
 
 
-def unbalanced(path: Path, label: str = "rare", other: str = "usual") -> None:
+def unbalanced(path: Path) -> None:
     """Texts that say nothing, one in ten with another label."""
-    rows = [
-        (f"the one {'so ' * (n // 10 % 5)}", label if n % 10 == 0 else other) for n in range(200)
-    ]
-    write_rows(path, rows)
+    labels = ["usual" if n % 10 else "rare" for n in range(200)]
+    texts = [f"the one {'so ' * (n // 10 % 5)}" for n in range(200)]
+    write_rows(path, [*zip(texts, labels, strict=True)])
 
 
 @pytest.mark.parametrize(("weights", "expected"), [("none", 0.1), ("balanced", 0.5)])

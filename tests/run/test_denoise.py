@@ -1,7 +1,5 @@
 """Pre-training an encoder-decoder: from plain text to a folder that other tasks start from."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Contrastive training: texts that belong together in, vectors that lie side by side out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import product

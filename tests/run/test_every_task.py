@@ -1,7 +1,5 @@
 """What is true of a run whatever its task: exact resumption, its folder, its log, its settings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -194,12 +192,6 @@ def test_the_digest_identifies_the_training_and_the_validation_data(
         path.write_bytes(content)
 
 
-def test_the_recipe_in_a_run_holds_what_differs_and_a_format_number(tmp_path: Path) -> None:
-    text = (tiny.run(tmp_path).folder / "recipe.toml").read_text()
-    assert text.startswith("format = 1\n")
-    assert "beams" not in text and "label_smoothing" not in text
-
-
 def test_weights_depend_on_the_seed_alone(tmp_path: Path) -> None:
     runs = [
         tiny.run(tmp_path, out, train_seed=seed) for out, seed in (("a", 0), ("b", 0), ("c", 1))
@@ -290,6 +282,11 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], str]] = [
         {"denoise_share": 0.5, "denoise_span_length": 1},
         "a text of 40 tokens has up to 19 spans .* but there are 10; raise sentinels to 20",
     ),
+    ("translate", {"train_device": "tpu"}, "Unknown device 'tpu'"),
+    ("translate", {"tokenizer_vocab_size": 10}, "vocab_size is 10, but must be at least 16"),
+    ("translate", {"data_pairs": "none.tsv"}, "There is no file none.tsv"),
+    ("translate", {"data_pairs": []}, "no pairs are given"),
+    ("translate", {"data_corpus": "demo"}, "has its own text, but pairs is given too"),
     ("translate", {"model_vocab_size": 5}, r"\[model\]: vocab_size follows from the tokenizer"),
     ("images", {"model_image_size": 6}, "the images are 4 × 4 pixels, but model.image_size is 6"),
     ("images", {"model_n_labels": 2}, r"\[model\]: n_labels follows from the task and its data"),

@@ -1,7 +1,5 @@
 """Pre-training an encoder: from plain text, or from another model, to a folder that fills gaps."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """The run folder: whose it is, and going on with the run in it where that is exact."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Instruction tuning: records in, a model that answers out; only answers are learned."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Training a language model: from text to a folder that goes on with it."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -14,8 +12,8 @@ import torch
 import qkv
 from qkv.model import Decoder
 from qkv.tasks import LanguageModel
-from tests.run.common import read_log, validations, write_lines, write_records
-from tests.run.language_tiny import job, learned, sentences
+from tests.run.common import read_log, validations, write_lines
+from tests.run.language_tiny import job, learned
 
 SENTENCE = re.compile(r"the (\w+) sees the (\w+)\.")
 
@@ -82,20 +80,6 @@ def log_probabilities(model: Decoder, tokens: list[int]) -> list[tuple[int, floa
     with torch.no_grad():
         table = model.eval()(torch.tensor([tokens])).log_softmax(-1)[0].tolist()
     return [(token, row[token]) for row, token in zip(table[:-1], tokens[1:], strict=True)]
-
-
-def test_records_become_text_by_a_template_or_a_column(tmp_path: Path) -> None:
-    records = [{"title": f"no {n}", "body": text} for n, text in enumerate(sentences(60))]
-    path = write_records(tmp_path / "some.jsonl", *records)
-    body = records[0]["body"]
-    settings = {"data_text": str(path)}
-    for more, expected in (
-        ({"data_template": "{title}: {body}"}, f"no 0: {body}"),
-        ({"data_text_field": "body"}, body),
-    ):
-        made = job(tmp_path, **settings, **more)
-        first = made.corpus.train.read(0, made.corpus.train.documents[1]).tolist()
-        assert made.tokenizer.decode(first) == expected
 
 
 def test_the_baseline_is_the_frequency_of_tokens(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """LoRA runs: few weights are trained, the run folder is an adapter and a model, for every task."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

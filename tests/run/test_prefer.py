@@ -1,7 +1,5 @@
 """Preference tuning: chosen answers become likelier than rejected ones, for new prompts too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plans of every task; training chooses batches that fit, and refuses what cannot fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from io import StringIO

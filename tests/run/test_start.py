@@ -1,7 +1,5 @@
 """Starting from a model that exists: its tokenizer, its sizes, its weights, and nothing lost."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Back-translation and distillation: pairs that a model makes, whole files, and going on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

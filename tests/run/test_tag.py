@@ -1,7 +1,5 @@
 """Tagging: labelled words in, a model folder that marks entities out."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Learning from other classifiers: what they say reaches the texts, and a student learns it."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Callable

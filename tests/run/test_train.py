@@ -1,7 +1,5 @@
 """A whole run, from a recipe to a model folder with its scores."""
 
-from __future__ import annotations
-
 import shutil
 import tomllib
 from io import StringIO

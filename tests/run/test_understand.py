@@ -1,7 +1,5 @@
 """What all jobs on an encoder share: what they start from, what they draw and what they save."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

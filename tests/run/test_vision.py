@@ -1,7 +1,5 @@
 """Images in, a model folder that classifies them out: the encoder is not about words."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A translator that a test can train: digits to words, one layer, a second or two."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

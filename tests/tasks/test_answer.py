@@ -1,7 +1,5 @@
 """Answers: the best of all spans of all windows, and where in the text they stand."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

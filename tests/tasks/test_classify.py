@@ -1,9 +1,6 @@
 """The classifier: labels with probabilities, whatever the length of texts and their number."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -183,9 +180,8 @@ def test_texts_that_cannot_be_read_are_named() -> None:
     model = classifier()
     with pytest.raises(UserError, match="reads one text or a pair, not 3 texts"):
         model.classify([("a", "b", "c")])
-    broken: Sequence[tuple[str, str]] = [("a", "b"), ("c", "\udcff")]
     with pytest.raises(UserError, match="Text 2 holds bytes that are not UTF-8"):
-        model.classify(broken)
+        model.classify([("a", "b"), ("c", "\udcff")])
 
 
 def test_progress_counts_texts_and_not_their_windows() -> None:

@@ -1,7 +1,5 @@
 """What texts have in common is read once, and nothing else changes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Conversations: read once, answered as if anew, the oldest forgotten when there is no room."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -281,29 +279,6 @@ def test_a_folder_keeps_how_a_model_is_spoken_to(
     assert found.generate(SAID) == model.generate(SAID)
     if template:
         assert found.chat("the cat") == model.chat("the cat")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"chat": []}, "'chat' must be a template"),
-        ({"chat": "plain"}, "a template or null"),
-        ({"bos": 1}, "must be true or false"),
-        ({"chat_bos": 1}, "must be true or false"),
-        ({"chat": {"user": "{content}"}}, "missing"),
-        ({"chat": {"system": "{content}", "user": "{content}", "assistant": "{content}"}}, "ends"),
-    ],
-)
-def test_what_is_wrong_with_how_to_speak_is_said(
-    tmp_path: Path, changes: dict[str, object], words: str
-) -> None:
-    saved(tmp_path, Prompting())
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(UserError, match=words) as caught:
-        load(tmp_path, device="cpu")
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_from_before_chats_is_read(tmp_path: Path) -> None:

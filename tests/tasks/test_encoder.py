@@ -1,7 +1,5 @@
 """The encoder: texts as vectors, what is like what, and its folder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Few-shot prompts as they are written, and a fair count of what a model answers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate

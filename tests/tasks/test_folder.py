@@ -1,7 +1,5 @@
 """A model folder: it gives back what was saved, and says what is wrong with it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable
@@ -15,8 +13,15 @@ from qkv.config import EmbedConfig
 from qkv.errors import UserError
 from qkv.tasks import Classifier
 from qkv.tasks.classify import Classes
-from tests.run import tag_tiny
-from tests.tasks import test_answer, test_encoder, test_tag, test_vision, understand_tiny
+from tests.run import language_tiny, tag_tiny
+from tests.tasks import (
+    test_answer,
+    test_encoder,
+    test_tag,
+    test_texts,
+    test_vision,
+    understand_tiny,
+)
 
 TEXTS = ["the cat", "no fish", "birds and a dog " * 9]
 
@@ -51,8 +56,14 @@ USES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+OTHERS: dict[str, Callable[[], Any]] = {
+    "speak": lambda: language_tiny.speaker(language_tiny.vocabulary()),
+    "translate": test_texts.translator,
+}
+
+
 def saved(name: str, folder: Path) -> Any:
-    model = MODELS[name]()
+    model = {**MODELS, **OTHERS}[name]()
     model.model.float()  # as weights are read
     model.save(folder)
     return model
@@ -100,6 +111,16 @@ DAMAGES: list[tuple[str, str, Any, str]] = [
     # Its weights have the same names and shapes.
     ("tag", "model.head", "sequence", "has no head of labels for its task; restore config.json"),
     ("answer", "answer.max_anwser", 3, "unknown key 'max_anwser'; did you mean 'max_answer'?"),
+    ("speak", "chat", [], "'chat' must be a template"),
+    ("speak", "chat", "plain", "a template or null"),
+    ("speak", "bos", 1, "must be true or false"),
+    ("speak", "chat_bos", 1, "must be true or false"),
+    ("speak", "chat", {"user": "{content}"}, "missing"),
+    ("speak", "chat", dict.fromkeys(("system", "user", "assistant"), "{content}"), "ends"),
+    ("translate", "model.pad_id", 999, "pad_id is 999, but the model's tokens go from 0 to"),
+    ("translate", "model.bos_id", 999, "bos_id is 999, but the model's tokens go from 0 to"),
+    ("translate", "model.eos_id", 999, "eos_id is 999, but the model's tokens go from 0 to"),
+    ("translate", "model.start_id", 999, "start_id is 999, but the model's tokens go from 0 to"),
 ]
 
 
@@ -114,7 +135,8 @@ def test_a_config_that_does_not_fit_is_explained(
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(UserError) as caught:
         qkv.load(tmp_path, device="cpu")
-    assert words in str(caught.value)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
 
 
 def test_a_run_folder_is_a_model_folder_without_pickle(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """Gaps in texts: what may stand there, and how a filled text is written."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +15,7 @@ from qkv.config import TokenizerConfig
 from qkv.errors import UserError
 from qkv.tasks import Encoder, Filled, reading
 from qkv.text import Tokenizer, train_tokenizer
-from tests.convert.encoders import TINY
+from tests.convert.small import TINY
 from tests.parity.pairs import pair_of
 from tests.tasks.test_encoder import KINDS, SENTENCES, build, close, framed, tokenizer
 

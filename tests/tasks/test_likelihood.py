@@ -1,7 +1,5 @@
 """How likely texts are: sums that can be checked by hand, whatever the batch and the length."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading framed texts: each gets what it would get alone, in its place."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

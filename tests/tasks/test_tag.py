@@ -1,7 +1,5 @@
 """A tagger: one label a word, valid together, at the right places, whatever the length."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from itertools import pairwise

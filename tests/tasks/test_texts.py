@@ -1,7 +1,5 @@
 """What the verbs are given: any iterable of texts, as they are, and settings by their names."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import pickle

@@ -1,7 +1,5 @@
 """A task's trace is of the very pass that the task runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

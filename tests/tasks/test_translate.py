@@ -1,7 +1,5 @@
 """The translator: every text in its place, however texts are batched."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -44,17 +42,6 @@ def test_blank_texts_keep_their_places(translator: Translator) -> None:
     assert translator.translate("") == ""
 
 
-def test_the_n_best_are_different_and_sorted(translator: Translator) -> None:
-    for found in translator.n_best(LINES[:5], beams=4, n_best=4):
-        assert len({one.text for one in found}) == 4
-        scores = [one.score for one in found]
-        assert scores == sorted(scores, reverse=True)
-        assert all(one.log_probability <= one.score for one in found)  # penalty 1: a mean
-    assert [found[0].text for found in translator.n_best(LINES[:5], beams=4, n_best=4)] == (
-        translator.translate(LINES[:5], beams=4)
-    )
-
-
 def test_a_score_is_the_log_probability_of_the_text(translator: Translator) -> None:
     model, tokenizers = translator.model, translator.tokenizers
     eos = model.config.eos_id
@@ -77,6 +64,8 @@ def test_a_prefix_is_how_every_translation_begins(translator: Translator, beams:
     assert found[1].startswith("nine nine")
     assert found[2] == ""
     assert translator.translate("3 1", prefix="three") == "three one"
+    with pytest.raises(UserError, match="leaves no room"):
+        translator.translate("3 1", prefix="one " * 40)
 
 
 def test_settings_are_the_folder_s_unless_given(folder: Path) -> None:
@@ -91,23 +80,6 @@ def test_settings_are_the_folder_s_unless_given(folder: Path) -> None:
         model.translate("3 1", n_best=9)
     with pytest.raises(UserError, match="unknown key 'beam'; did you mean 'beams'"):
         model.translate("3 1", beam=2)
-
-
-def test_draws_are_the_seed_s_whatever_the_batch(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = {"sample": True, "temperature": 3.0, "n_best": 2}
-
-    def draw(seed: int) -> list[list[str]]:
-        found = translator.n_best(LINES, seed=seed, **settings)
-        return [[one.text for one in each] for each in found]
-
-    first = draw(1)
-    assert draw(1) == first
-    assert draw(2) != first
-    assert any(each[0] != each[1] for each in first)
-    monkeypatch.setattr(translator.engine, "max_rows", 3)
-    assert draw(1) == first
 
 
 def test_a_text_over_the_limit_is_refused_by_line_or_cut(translator: Translator) -> None:

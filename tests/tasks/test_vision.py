@@ -1,7 +1,5 @@
 """The classifier of images: the same answer however an image is given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from qkv.tasks.vision import ImageClasses
 LABELS = ("cat", "dog", "鸟")
 
 
-def classifier(channels: int = 1, size: int = 8) -> ImageClassifier:
+def classifier(channels: int = 1) -> ImageClassifier:
     """One that never learnt anything, and says something else of every image."""
     torch.manual_seed(5)
     config = preset(
@@ -31,7 +29,7 @@ def classifier(channels: int = 1, size: int = 8) -> ImageClassifier:
         d_ff=24,
         n_heads=2,
         n_encoder_layers=2,
-        image_size=size,
+        image_size=8,
         n_channels=channels,
         head="sequence",
         n_labels=3,
@@ -44,11 +42,11 @@ def classifier(channels: int = 1, size: int = 8) -> ImageClassifier:
     return ImageClassifier(model, ImageClasses(LABELS, means, (0.2, 0.3, 0.1)[:channels]))
 
 
-def images(n: int, channels: int = 1, size: int = 8) -> np.ndarray:
+def images(n: int, channels: int = 1) -> np.ndarray:
     """Noise, of some images dark and of others bright."""
     random = np.random.default_rng(3)
     most = random.integers(2, 257, (n, 1, 1, 1))
-    return random.integers(0, most, (n, channels, size, size)).astype(np.uint8)
+    return random.integers(0, most, (n, channels, 8, 8)).astype(np.uint8)
 
 
 def close(one: Classification, other: Classification) -> bool:

@@ -1,7 +1,5 @@
 """Encoders that never learnt anything, in float64, with a vocabulary of characters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

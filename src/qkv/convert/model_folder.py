@@ -8,7 +8,8 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -59,6 +60,7 @@ BASE_SAVED_AS = (
     "base_saved_as"  # in an adapter's config.json: the same of the base, where it has one
 )
 IN_8_BITS = (".table.weight", ".projection.weight")  # in int4 too: they lose more than they save
+CPU = torch.device("cpu")
 M = TypeVar("M", EncoderDecoder, Encoder, Decoder)
 T = TypeVar("T")
 
@@ -123,10 +125,6 @@ class StoredModel:
             return {**self.content, "chat": None}
 
 
-Where = Path | StoredModel
-"""A model folder of ours, or a model that was opened already."""
-
-
 def open_model_folder(folder: Path, content: Mapping[str, Any] | None = None) -> StoredModel:
     """Open a model folder of ours; its tokenizers are parsed once, when first asked for."""
     content = read_config(folder) if content is None else content
@@ -156,10 +154,6 @@ def check_same_save(folder: Path, weights: str, content: Mapping[str, Any]) -> N
             f"cut short or a file was copied alone; save the model again, resume its training, or "
             f"copy all files from one folder."
         )
-
-
-def _stored(where: Where) -> StoredModel:
-    return open_model_folder(where) if isinstance(where, Path) else where
 
 
 ReadChat = Callable[[], tuple[ChatTemplate | None, bool | None]]
@@ -322,9 +316,19 @@ def _reading(config: Path) -> str:
     return "; name a model folder of qkv, or one of Hugging Face's, with a 'model_type'."
 
 
-def load_config(where: Where) -> tuple[str, ModelConfig, DecodeConfig]:
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in every mistake: what is wrong with a value is said without it."""
+    try:
+        yield
+    except UserError as error:
+        if str(path) in str(error):
+            raise
+        raise UserError(f"{path}: {error}") from error
+
+
+def load_config(stored: StoredModel) -> tuple[str, ModelConfig, DecodeConfig]:
     """Read the task, the model and its decoding."""
-    stored = _stored(where)
     content, path = stored.content, stored.path / CONFIG
     number = content.get("format", FORMAT)
     if not isinstance(number, int) or number > FORMAT:
@@ -337,7 +341,8 @@ def load_config(where: Where) -> tuple[str, ModelConfig, DecodeConfig]:
             raise UserError(
                 f"{path} is not a qkv model's config: it has no {name!r}{_reading(path)}"
             )
-    model = ModelConfig.from_dict(content["model"], str(path))
+    with _naming(path):
+        model = ModelConfig.from_dict(content["model"], str(path))
     return content["task"], model, load_section(stored, "decode", DecodeConfig)
 
 
@@ -364,31 +369,29 @@ def as_causal_encoder(stored: StoredModel) -> StoredModel:
     return dataclasses.replace(stored, content=content, read_weights=weights)
 
 
-def says_how_to_draw(where: Where) -> bool:
+def says_how_to_draw(stored: StoredModel) -> bool:
     """Whether the settings of a model decide if tokens are drawn at random, and how."""
-    decode = _stored(where).content.get("decode", {})
+    decode = stored.content.get("decode", {})
     return not decode.keys().isdisjoint({"sample", *DRAWING})
 
 
-def load_section(where: Where, name: str, cls: type[T]) -> T:
+def load_section(stored: StoredModel, name: str, cls: type[T]) -> T:
     """Read a section of config.json as the dataclass `cls`."""
-    stored = _stored(where)
     section, path = stored.content.get(name, {}), stored.path / CONFIG
     if not isinstance(section, dict):
         raise UserError(f"{path}: {name!r} must be an object; restore the file.")
-    return from_mapping(cls, section, f"{path}: {name}")
+    with _naming(path):
+        return from_mapping(cls, section, f"{path}: {name}")
 
 
-def load_languages(where: Where) -> Languages | None:
+def load_languages(stored: StoredModel) -> Languages | None:
     """Read the language tokens of a translator; None where it has none."""
-    stored = _stored(where)
     values = stored.content.get("languages")
     return None if values is None else Languages.from_dict(values, str(stored.path / CONFIG))
 
 
-def load_prompting(where: Where) -> Prompting:
+def load_prompting(stored: StoredModel) -> Prompting:
     """Read how a language model is prompted; a Jinja program is left unrun until it is needed."""
-    stored = _stored(where)
     bos, read_chat = stored.content.get("bos", True), stored.read_chat
     if not isinstance(bos, bool):
         raise UserError(f"{stored.path / CONFIG}: 'bos' must be true or false; restore the file.")
@@ -406,9 +409,8 @@ def _chat(path: Path, content: Mapping[str, Any]) -> tuple[ChatTemplate | None, 
     return ChatTemplate.from_dict(chat, f"{path / CONFIG}: chat") if chat else None, chat_bos
 
 
-def fitting_weights(where: Where, config: ModelConfig) -> Mapping[str, Tensor]:
+def fitting_weights(stored: StoredModel, config: ModelConfig) -> Mapping[str, Tensor]:
     """Open the weights, and check that each has its name and shape before any is read."""
-    stored = _stored(where)
     weights = stored.read_weights()
     if isinstance(weights, StoredTensors):  # those of other libraries check themselves
         shapes = parameter_shapes(config)
@@ -417,12 +419,10 @@ def fitting_weights(where: Where, config: ModelConfig) -> Mapping[str, Tensor]:
     return weights
 
 
-def load_model(where: Where, config: ModelConfig, device: torch.device | None = None) -> Model:
+def load_model(stored: StoredModel, config: ModelConfig, device: torch.device = CPU) -> Model:
     """Build the model around its weights on a device, naming each tensor that does not fit."""
-    stored = _stored(where)
     model, weights = empty_model(config), stored.read_weights()
     path = stored.path / WEIGHTS
-    device = device or torch.device("cpu")
     adapters: list[Adapter] = []
     if is_quantized(stored, weights):
         if isinstance(weights, AdaptedWeights):  # integers cannot be updated
@@ -442,7 +442,7 @@ def converted_tensors(stored: StoredModel, config: ModelConfig) -> dict[str, Ten
     """Read all weights as a file stores them in the model's dtype, or as they are."""
     weights = fitting_weights(stored, config)
     if stored.dtype in ("fp32", "bf16"):
-        floats = float_dtype(torch.device("cpu"), stored.dtype)
+        floats = float_dtype(CPU, stored.dtype)
         return {name: weights[name].to(floats) for name in weights}
     if not is_quantized(stored, weights):
         return dict(weights)
@@ -478,19 +478,18 @@ def _matrix(weights: Mapping[str, Tensor], dtype: str | None, name: str) -> Quan
 
 
 def load_family(
-    where: Where, config: ModelConfig, family: type[M], device: torch.device | None = None
+    stored: StoredModel, config: ModelConfig, family: type[M], device: torch.device
 ) -> M:
     """Load a model that must be of a certain family."""
-    model = load_model(where, config, device)
+    model = load_model(stored, config, device)
     if not isinstance(model, family):
         needed = "encoder-decoder" if family is EncoderDecoder else family.__name__.lower()
-        raise UserError(f"{where} holds a model of family {config.family!r}, not {needed}.")
+        raise UserError(f"{stored} holds a model of family {config.family!r}, not {needed}.")
     return model
 
 
-def load_tokenizers(where: Where, config: ModelConfig) -> Tokenizers:
+def load_tokenizers(stored: StoredModel, config: ModelConfig) -> Tokenizers:
     """Read the vocabularies and check that the model knows all of their tokens."""
-    stored = _stored(where)
     tokenizers = stored.read_tokenizers()
     if config.family == "encoder-decoder":  # others may do without some
         check_special(stored, config, "pad_id", "bos_id", "eos_id", "start_id")
@@ -500,13 +499,13 @@ def load_tokenizers(where: Where, config: ModelConfig) -> Tokenizers:
     ):
         if len(tokenizer) > size:
             raise UserError(
-                f"{where}: the tokenizer has {len(tokenizer):,} tokens, but the model knows only "
+                f"{stored}: the tokenizer has {len(tokenizer):,} tokens, but the model knows only "
                 f"{size:,}; take both from the same run."
             )
     return tokenizers
 
 
-def check_special(where: Where | str, config: ModelConfig, *names: str) -> None:
+def check_special(where: StoredModel | str, config: ModelConfig, *names: str) -> None:
     """Check that the model knows the special tokens that it will read."""
     for name in names:
         if getattr(config, name) >= config.vocab_size:

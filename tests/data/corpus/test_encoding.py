@@ -4,8 +4,6 @@ import gzip
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from qkv.data import HeldOut, TextCorpus, hold_out, load_corpus, text_tokenizer,
 from qkv.data.corpus import documents, encoding, held_out, shards
 from qkv.errors import UserError
 from qkv.text import Tokenizer, train_tokenizer
+from tests.forking import Python
 
 LINES = [f"Satz {number}: {'ein Baum' * (number % 7)} 我爱你." for number in range(900)]
 
@@ -140,12 +139,12 @@ def test_encoding_that_was_killed_goes_on_with_the_next_chunk(
     texts = write_all(tmp_path / "texts")
     whole = content(encoded(monkeypatch, tmp_path / "whole", tokenizer, text=texts))
     tokenizer.save(tmp_path / "tokenizer.json")
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "tokenizer.json")]
-    home = {"QKV_HOME": str(tmp_path / "cut")}
-    killed = subprocess.run(
-        [*command, str(processes), str(at), *texts], check=False, env={**os.environ, **home}
-    )
-    assert killed.returncode == -signal.SIGKILL
+    home = {**os.environ, "QKV_HOME": str(tmp_path / "cut")}
+    command = ["-c", KILLED, tmp_path / "tokenizer.json", processes, at, *texts]
+    assert Python(command, home).wait() == -signal.SIGKILL
+    for path in (tmp_path / "cut").rglob("*.bin"):  # a chunk that was cut short
+        with path.open("ab") as file:
+            file.write(b"???")
     encode, calls = encoding.Encoder.__call__, []
     monkeypatch.setattr(
         encoding.Encoder, "__call__", lambda self, job: calls.append(job) or encode(self, job)

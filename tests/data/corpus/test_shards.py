@@ -2,17 +2,15 @@
 
 import json
 import os
-import signal
 import time
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from qkv.data.corpus import shards as corpus_shards
 from qkv.data.corpus.shards import Chunk, Shards, cached, cached_examples
-from tests.forking import Python
 
 WORDS = [f"word {number}" for number in range(10_000)]
 
@@ -46,48 +44,29 @@ def test_examples_are_encoded_once_for_each_content_and_key(tmp_path: Path) -> N
     assert len(entries(tmp_path)) == 3
 
 
+def test_encoding_of_examples_that_stopped_goes_on_with_the_next_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_shards, "FLUSHED", 1)
+    calls: list[int] = []
+
+    def encode(words: list[str]) -> dict[str, np.ndarray]:
+        calls.append(len(words))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return lengths(words)
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_examples(WORDS, ["a"], encode, tmp_path)
+    found = cached_examples(WORDS, ["a"], encode, tmp_path)
+    assert np.array_equal(found["rows"], lengths(WORDS)["rows"])
+    assert sum(calls) == len(WORDS) + calls[1]
+
+
 def test_nothing_to_encode_gives_empty_arrays(tmp_path: Path) -> None:
     nothing = Chunk(0, {"rows": np.zeros((0, 2))})
     shards = cached([], lambda done, facts: iter([nothing]), tmp_path)
     assert shards["rows"].shape == (0, 2)
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import numpy as np
-from qkv.data.corpus import shards
-shards.FLUSHED = 1
-
-def encode(done, facts):
-    for number in range(done, 10):
-        if number == int(sys.argv[2]):
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield shards.Chunk(1, {"numbers": np.full(number + 1, number)}, {"sum": number})
-
-shards.cached(["numbers"], encode, Path(sys.argv[1]))
-"""
-
-
-def numbers_from(done: int, facts: Mapping[str, int], seen: list[int]) -> Iterator[Chunk]:
-    assert facts.get("sum", 0) == sum(range(done))
-    for number in range(done, 10):
-        seen.append(number)
-        yield Chunk(1, {"numbers": np.full(number + 1, number)}, {"sum": number})
-
-
-@pytest.mark.parametrize("killed_at", [0, 1, 6])
-def test_encoding_that_was_killed_goes_on_where_it_stopped(tmp_path: Path, killed_at: int) -> None:
-    assert Python(["-c", KILLED, tmp_path, killed_at]).wait() == -signal.SIGKILL
-    for path in tmp_path.rglob("numbers.bin"):  # a chunk that was cut short
-        with path.open("ab") as file:
-            file.write(b"???")
-    seen: list[int] = []
-    shards = cached(["numbers"], lambda done, facts: numbers_from(done, facts, seen), tmp_path)
-    assert shards["numbers"].tolist() == [n for n in range(10) for _ in range(n + 1)]
-    assert shards.facts == {"sum": 45}
-    assert seen == list(range(killed_at, 10))
-    assert [path.name for path in entries(tmp_path) if path.name.startswith(".")] == []
 
 
 def make(root: Path) -> Shards:

@@ -1,7 +1,5 @@
 """Spoilt text: counts and layout as the papers have them, and nothing lost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 from math import comb, factorial

@@ -26,12 +26,8 @@ def masker(**settings) -> Masker:  # type: ignore[no-untyped-def]
     return Masker(MaskConfig(**settings), MASK, SPECIAL, starts)
 
 
-def all_masked(**settings) -> Masker:  # type: ignore[no-untyped-def]
-    return masker(random=0, kept=0, **settings)
-
-
-def random_sequences(n: int, length: int, seed: int = 0) -> Ragged:
-    random = np.random.default_rng(seed)
+def random_sequences(n: int, length: int) -> Ragged:
+    random = np.random.default_rng(0)
     return Ragged.of([[2, *random.integers(6, N_TOKENS, length), 3] for _ in range(n)])
 
 
@@ -168,7 +164,7 @@ def test_spans_are_runs_of_words_of_at_most_the_longest_and_of_the_mean_asked_fo
     # So few are hidden in so long a sequence that spans hardly ever touch.
     sequences = random_sequences(60, 2000)
     settings = {"units": "span", "share": 0.01, "span_length": 3.0, "longest_span": 4}
-    masked = all_masked(**settings)(sequences, np.random.default_rng(5))
+    masked = masker(random=0, kept=0, **settings)(sequences, np.random.default_rng(5))
     lengths: list[int] = []
     for number, flags in enumerate(hidden_flags(sequences, masked)):
         words = words_of(sequences[number])

@@ -1,7 +1,5 @@
 """Images as batches: scaled by channel and, in training, shifted a little."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pytest

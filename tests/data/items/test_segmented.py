@@ -1,7 +1,5 @@
 """Pairs that are segmented anew in every epoch: within the limits, and the same when resumed."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

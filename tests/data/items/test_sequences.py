@@ -1,7 +1,5 @@
 """Framed sequences with labels: every label reaches its sequence, or its token, in every batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,26 +1,25 @@
-"""Llama's and Mistral's checkpoints, both ways."""
+"""What is particular in files of decoders: angles, windows, ends, scales and tokenizers."""
 
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tokenizers import processors
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from tokenizers import pre_tokenizers, processors
+from transformers import AutoTokenizer, GemmaTokenizer, PreTrainedTokenizerFast
 
 from qkv.config import DecodeConfig, preset
-from qkv.convert.architectures.llama import LLAMA, MISTRAL
-from qkv.convert.huggingface.fitting import misfits
+from qkv.convert.architectures.llama import MISTRAL
 from qkv.convert.model_folder import StoredModel
 from qkv.convert.opening import open_model
 from qkv.decode import complete
-from qkv.model import Decoder
+from qkv.model import Decoder, build_model
 from qkv.tasks import load
 from tests.convert.harness import (
     assert_close,
     assert_round_trip,
-    change,
     exported,
     loaded,
     made,
@@ -28,12 +27,11 @@ from tests.convert.harness import (
     saved,
     word_level,
 )
-from tests.convert.small import ANGLES, assert_reads_same, small
 from tests.convert.small import LLAMA as SMALL
+from tests.convert.small import VARIANTS, small
 from tests.parity.pairs import both_logits
 
-# With so small bases, no pair turns so slowly that it stands still over a test's few tokens.
-SCALINGS = [{"rope_type": "default"}, *ANGLES.values()]
+left_out = pytest.mark.filterwarnings("ignore:Left out of config.json")  # of long contexts
 
 
 @torch.no_grad()
@@ -44,10 +42,6 @@ def test_mistral_without_a_window_is_a_llama():
         with exported(source) as again:
             back = loaded(again, "LlamaForCausalLM")
     assert_close(*both_logits((back, ours), [9, 4]))
-    # But Llama's heads must divide its width.
-    odd = replace(ours.config, d_model=14, d_key=4)
-    assert "not a multiple" in misfits(LLAMA, odd, "causal")[0]
-    assert not misfits(MISTRAL, odd, "causal")
 
 
 @torch.no_grad()
@@ -83,20 +77,6 @@ def test_our_ntk_scaling_is_a_larger_base_to_them():
     assert again.content["bos"] is True
 
 
-@pytest.mark.parametrize("rope", SCALINGS, ids=str)
-def test_older_configs_say_the_angles_in_two_places(rope):
-    """And call the kind of scaling its type, which may stand there in vain."""
-    for name in ("type", "rope_type"):
-        old = {name: rope["rope_type"], **{key: rope[key] for key in rope if key != "rope_type"}}
-        scaling = old if rope["rope_type"] != "default" else None
-        older = {"rope_theta": 300.0, "rope_scaling": scaling}
-        theirs = small("LlamaForCausalLM", rope_parameters={**rope, "rope_theta": 300.0})
-        with saved(theirs) as folder:
-            change(folder, drop=["rope_parameters", "head_dim"], **older)
-            _, ours = assert_reads_same(theirs, folder)
-            assert ours.config.rotary_base == 300.0
-
-
 @torch.no_grad()
 def test_dynamic_scaling_sets_in_where_the_context_ends():
     """Up to there it changes nothing, and longer texts are not read."""
@@ -108,44 +88,9 @@ def test_dynamic_scaling_sets_in_where_the_context_ends():
     assert_close(*both_logits((theirs, ours), [ours.config.max_length, 4]))
 
 
-def test_files_of_other_times():
-    """Without groups; with angles among the weights; with an output that is the embedding."""
-
-    def old(tensors):
-        rates = {
-            f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(2)
-            for layer in range(2)
-        }
-        copy = tensors["model.embed_tokens.weight"].clone()
-        return {**tensors, **rates, "lm_head.weight": copy}
-
-    theirs = small("LlamaForCausalLM", num_key_value_heads=4, tie_word_embeddings=True)
-    with saved(theirs) as folder:
-        unsaid = ["num_key_value_heads", "attention_bias", "mlp_bias"]
-        change(folder, old, unsaid, pad_token_id=-1)
-        _, ours = assert_reads_same(theirs, folder)
-        assert ours.config.pad_id == ours.config.eos_id  # as where none is said
-        assert ours.config.tie == "output"
-
-
-@torch.no_grad()
-def test_layers_that_all_see_everything_have_no_window():
-    """Whatever its width is said to be: transformers takes such a Mistral for a Ministral."""
-    with saved(made("MistralForCausalLM", {**SMALL, "sliding_window": 3})) as folder:
-        change(folder, layer_types=["full_attention"] * 2)
-        theirs = AutoModelForCausalLM.from_pretrained(folder).eval()
-        assert assert_reads_same(theirs, folder)[1].config.window == 0
-
-
 def test_groups_that_are_null_are_as_many_as_heads():
     found = MISTRAL.read_config({**SMALL, "num_key_value_heads": None}, (), "causal")
     assert found["n_kv_heads"] == 0
-
-
-def test_window_in_every_other_layer_has_no_word():
-    config = preset("llama-tiny", window=3, window_layers="alternate")
-    assert misfits(MISTRAL, config, "causal") == ["window_layers = 'alternate'"]
-    assert misfits(LLAMA, config, "causal")[0] == "window = 3"
 
 
 def test_generation_defaults():
@@ -250,3 +195,67 @@ def test_texts_and_talks_begin_as_theirs_do(tmp_path, begins, opening):
     prompt = speaker.prompting.chat.prompt(talk, speaker.tokenizer, speaker.prompting.talk_bos)
     assert prompt[: len(expected)] == expected
     assert_round_trip(source)
+
+
+@left_out
+@torch.no_grad()
+def test_longer_contexts_have_the_long_factors_of_longrope():
+    """Theirs change angles with a text's length; ours have one context, which may be longer."""
+    name, differences = VARIANTS["phi-3, longrope"]
+    theirs = small(name, **differences)
+    with saved(theirs) as folder:
+        _, ours = read(folder)
+    assert ours.config.max_length == 32
+    longer = build_model(dataclasses.replace(ours.config, max_length=64)).eval()
+    longer.load_state_dict(ours.state_dict())
+    assert_close(*both_logits((theirs, longer), [40, 37]))
+
+
+@torch.no_grad()
+def test_gemma_rounds_the_scale_of_its_embeddings():
+    """√24 is 4.90625 in bfloat16, and 4.8989795 in float32."""
+    theirs = small("GemmaForCausalLM", hidden_size=24)
+    with saved(theirs) as folder:
+        _, ours = read(folder)
+    tokens = torch.arange(30)
+    for dtype in (torch.bfloat16, torch.float32):
+        expected = theirs.to(dtype).model.embed_tokens(tokens)
+        assert torch.equal(ours.to(dtype).embedding(tokens), expected)
+
+
+SENTENCES = ["a cat sat", "  two  spaces\nand a line ", "我爱你 é"]
+
+
+def assert_same_tokens(folder: Path, name: str, differences: dict[str, Any]) -> None:
+    """A model's folder with a tokenizer in it gives texts the ids that transformers gives them."""
+    words = AutoTokenizer.from_pretrained(folder)
+    small(name, vocab_size=len(words), **differences).save_pretrained(folder)
+    ours = load(folder, "cpu")
+    for text in SENTENCES:
+        assert ours.encode(text) == words(text).input_ids
+        assert ours.tokenizer.decode(ours.tokenizer.encode(text)) == text
+
+
+def test_gemma_tokenizer(tmp_path):
+    """Pieces with bytes for what has none; spaces stay as they are, and BOS comes first."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    letters = ["▁", "a", "c", "t", "s", "ca", "▁a", "cat", "▁cat"]
+    pieces = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    merges = [("c", "a"), ("▁", "a"), ("ca", "t"), ("▁", "cat")]
+    GemmaTokenizer({piece: id for id, piece in enumerate(pieces)}, merges).save_pretrained(tmp_path)
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
+    assert_same_tokens(tmp_path, "Gemma3ForCausalLM", ids)
+
+
+def test_opt_tokenizer(tmp_path):
+    """GPT-2's files without a tokenizer.json, and settings that put BOS first."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = ["<s>", "<pad>", "</s>", *alphabet, "at"]
+    vocabulary = {piece: id for id, piece in enumerate(pieces)}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na t\n")
+    said = {"bos_token": "</s>", "eos_token": "</s>", "unk_token": "</s>", "pad_token": "<pad>"}
+    kind = {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**said, **kind}))
+    ids = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2}
+    assert_same_tokens(tmp_path, "OPTForCausalLM", ids)

@@ -8,6 +8,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +37,8 @@ RULES: dict[str, dict[str, Any]] = {
 }
 KINDS = ("T", "top-k", "top-p")
 BESIDE = ((4, 3), (4, -8), (-14, -8))  # where a point's setting is written, by kind
+POINTS = 2.2  # of type in a percent of an axis, about
+CLOSE = (5.0, 3.5)  # percent: settings that are written closer than this cannot be read
 SHARE = 0.8  # of what the language itself reaches: rules that reach less are not compared
 
 
@@ -154,6 +157,7 @@ def draw(m: Measured) -> Figure:
         ("different sentences (%)", "sentences of the language reached (%)"),
         strict=True,
     ):
+        written: list[Any] = []  # where; the table has what finds no room
         for index, kind in enumerate(KINDS):
             rows = of_kind(m, kind)
             x, y = (
@@ -163,7 +167,10 @@ def draw(m: Measured) -> Figure:
             panel.plot(x, y, label=kind, **look(index))
             style = {"color": COLOURS[index], "textcoords": "offset points", "fontsize": 7}
             for row, *point in zip(rows, x, y, strict=True):
-                panel.annotate(row.rule.split()[-1], point, xytext=BESIDE[index], **style)
+                place = point + np.array(BESIDE[index]) / POINTS
+                if all((abs(place - other) > CLOSE).any() for other in written):
+                    panel.annotate(row.rule.split()[-1], point, xytext=BESIDE[index], **style)
+                    written.append(place)
         at = tools.mean_and_spread(getattr(m, name))[0]
         panel.axvline(at, color="0.6", ls=":", label="the language itself")
         panel.set(xlabel=label, ylabel="right sentences (%)", ylim=(0, 103), xlim=(0, 103))

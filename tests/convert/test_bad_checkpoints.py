@@ -276,11 +276,24 @@ def test_tables_that_no_weight_tells_the_size_of(name, values):
         assert_refused(path, r"config.json: \w+ is \d+, but must be at most \d+")
 
 
-def test_a_tokenizer_that_lacks_its_word_for_unknown_ones():
+FRAME = [{"SpecialToken": {"id": "nowhere", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+
+
+@pytest.mark.parametrize(
+    "part, values",
+    [
+        ("model", {"unk_token": "nowhere"}),
+        (  # the library's Rust panics, which is no Exception
+            "post_processor",
+            {"type": "TemplateProcessing", "single": FRAME, "pair": FRAME, "special_tokens": {}},
+        ),
+    ],
+)
+def test_a_tokenizer_that_lacks_a_word_that_it_needs(part, values):
     with saved(made("LlamaForCausalLM", TINY)) as path:
         add_words(path)
         content = json.loads((path / "tokenizer.json").read_text())
-        content["model"]["unk_token"] = "nowhere"
+        content[part] = (content[part] or {}) | values
         (path / "tokenizer.json").write_text(json.dumps(content))
         assert_refused(path, "the tokenizer cannot read 'a' .*; fetch it again")
 

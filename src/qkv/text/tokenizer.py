@@ -244,14 +244,8 @@ class Tokenizer:
         """Read a `tokenizer.json`, made here or elsewhere."""
         with reading(path, "tokenizer"):
             content = path.read_bytes()
-        try:
+        with library_errors(f"{path} is not a whole tokenizer.json", "save or download it again"):
             backend = tokenizers.Tokenizer.from_str(content.decode())
-        except BaseException as error:  # the library raises nothing more precise
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise  # Ctrl-C, and not what the library's Rust calls a panic
-            raise UserError(
-                f"{path} is not a whole tokenizer.json ({error}); save or download it again."
-            ) from error
         return cls(backend, _read_names(_map_path(path)))
 
     @cached_property
@@ -316,14 +310,24 @@ class Tokenizer:
 @contextmanager
 def encoding() -> Iterator[None]:
     """Say in one sentence that a vocabulary lacks what a text is encoded with."""
+    way_out = "save or download it again"
+    with library_errors("The tokenizer cannot encode the text", way_out, passing=TypeError):
+        yield
+
+
+@contextmanager
+def library_errors(
+    problem: str, way_out: str, passing: type[Exception] = UserError
+) -> Iterator[None]:
+    """Turn what the library of tokenizers raises into one sentence: it raises nothing precise."""
     try:
         yield
-    except TypeError:
-        raise  # not a text
-    except Exception as error:  # the library raises nothing more precise
-        raise UserError(
-            f"The tokenizer cannot encode the text ({error}); save or download it again."
-        ) from error
+    except (UserError, passing):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # Ctrl-C, and not what the library's Rust calls a panic
+        raise UserError(f"{problem} ({error}); {way_out}.") from error
 
 
 def role_names(tokens: Mapping[str, Any]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from qkv.convert.tokenizers.sentencepiece import (
 )
 from qkv.errors import UserError
 from qkv.text import Tokenizer
+from qkv.text.tokenizer import library_errors
 
 Get = Callable[..., Any]
 """A value of a file by its name, or a default."""
@@ -84,19 +85,18 @@ def read_tokenizer(get: Get, path: Path) -> Tokenizer:
             f"read."
         )
     try:
-        tokens: list[str] = get("tokenizer.ggml.tokens") or []
-        types: list[int] = get("tokenizer.ggml.token_type") or [*map(_usual_type, tokens)]
-        if not tokens or len(types) != len(tokens):
-            raise UserError("it has no whole vocabulary; fetch it again.")
-        known = {role: token_id(get, name) for role, name in ROLES.items()}
-        ids = {role: id for role, id in known.items() if id is not None and 0 <= id < len(tokens)}
-        backend = builders[kind](get, tokens, types, ids)
+        with library_errors("its tokenizer cannot be read", "fetch it again"):
+            tokens: list[str] = get("tokenizer.ggml.tokens") or []
+            types: list[int] = get("tokenizer.ggml.token_type") or [*map(_usual_type, tokens)]
+            if not tokens or len(types) != len(tokens):
+                raise UserError("it has no whole vocabulary; fetch it again.")
+            roles = {role: token_id(get, name) for role, name in ROLES.items()}
+            ids = {
+                role: id for role, id in roles.items() if id is not None and 0 <= id < len(tokens)
+            }
+            backend = builders[kind](get, tokens, types, ids)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    except Exception as error:  # the library raises nothing more precise
-        raise UserError(
-            f"The tokenizer in {path} cannot be read ({error}); fetch it again."
-        ) from error
     names = {role: tokens[id] for role, id in ids.items()}
     backend.add_special_tokens(list(names.values()))
     return Tokenizer(backend, names)

@@ -20,6 +20,7 @@ from qkv.convert.model_folder import ChatTemplateError
 from qkv.convert.tokenizers.frame import Frame, read_frame
 from qkv.errors import UserError
 from qkv.text import Tokenizer
+from qkv.text.tokenizer import library_errors
 
 EXTRAS = "qkv"  # what we wrote into their config.json because it has no word for it
 SECTIONS: dict[str, Any] = {  # of our config.json, and what they are
@@ -255,12 +256,8 @@ def _begins_with_bos(
     if isinstance(said, bool) or tokenizer is None:
         return bool(said)
     backend = tokenizer._backend
-    try:
+    with library_errors(f"{checkpoint.path}: the tokenizer cannot read 'a'", "fetch it again"):
         framed, bare = (backend.encode("a", add_special_tokens=add).ids for add in (True, False))
-    except Exception as error:  # the library has no kind of its own
-        raise UserError(
-            f"{checkpoint.path}: the tokenizer cannot read 'a' ({error}); fetch it again."
-        ) from error
     return bool(framed != bare and framed[0] == bos_id)
 
 

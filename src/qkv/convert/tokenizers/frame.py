@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qkv.errors import UserError
 from qkv.text import Tokenizer
+from qkv.text.tokenizer import library_errors
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,8 @@ def read_frame(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Frame:
             for flag, role in flags.items()
         )
         return Frame(begin, end + begin, end)
-    try:
+    with library_errors("the tokenizer cannot read 'a'", "fetch it again"):
         encoding = tokenizer._backend.encode("a", "a")
-    except Exception as error:  # the library has no kind of its own
-        raise UserError(f"the tokenizer cannot read 'a' ({error}); fetch it again.") from error
     parts: list[list[int]] = [[], [], []]
     seen = 0
     for id, text in zip(encoding.ids, encoding.sequence_ids, strict=True):

@@ -22,7 +22,7 @@ from qkv.convert.tokenizers.sentencepiece import (
 )
 from qkv.errors import UserError
 from qkv.files import read_values, refuse_special
-from qkv.text.tokenizer import ROLE_KEYS, Tokenizer, role_names
+from qkv.text.tokenizer import ROLE_KEYS, Tokenizer, library_errors, role_names
 
 Settings = Mapping[str, Any]
 Backend = tokenizers.Tokenizer
@@ -137,15 +137,9 @@ def _build(folder: Path, kind: Kind, settings: Settings, names: Mapping[str, str
     for build, files in kind.ways:
         paths = [folder / file for file in files]
         if all(path.exists() for path in paths):
-            try:
+            problem = f"The tokenizer in {folder} ({' and '.join(files)}) cannot be read"
+            with library_errors(problem, "fetch it again"):
                 return build(paths, settings, names)
-            except UserError:
-                raise
-            except Exception as error:  # the library raises nothing more precise
-                raise UserError(
-                    f"The tokenizer in {folder} ({' and '.join(files)}) cannot be read ({error}); "
-                    f"fetch it again."
-                ) from error
     looked = " or ".join(["tokenizer.json", *(" with ".join(files) for _, files in kind.ways)])
     raise UserError(f"{folder} has no tokenizer; it needs {looked}, so fetch these too.")
 

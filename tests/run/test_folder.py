@@ -51,6 +51,8 @@ def test_the_vocabulary_of_a_resumed_run_is_its_own(tmp_path: Path) -> None:
 def test_a_changed_recipe_is_refused_by_name(tmp_path: Path) -> None:
     folder = killed_at(7, tmp_path)
     before = (folder / "recipe.toml").read_text()
+    assert before.startswith("format = 1\n")  # and what differs from the defaults
+    assert "beams" not in before and "label_smoothing" not in before
     for difference, named in (
         ({"train_seed": 1}, "train.seed differs"),
         ({"model_d_ff": 64}, "model.d_ff differs"),

@@ -229,6 +229,14 @@ def test_work_is_started_by_the_page_alone(client):
     assert not [path for path in paths if path.endswith(("/start", "/stop"))]
 
 
+def test_work_is_started_only_where_the_server_serves_this_machine_alone(home, monkeypatch):
+    monkeypatch.setenv("QKV_HOME", str(home))
+    with page_client(["zh-en"], host="0.0.0.0") as client:
+        for path in ("/v1/runs/demo/start", "/v1/runs/stop", "/v1/labs/nothing/start"):
+            refused = client.post(path, json={})
+            assert refused.status_code == 403 and "serves this machine" in refused.text
+
+
 def test_labs_are_listed_in_both_languages(client, home):
     english = client.get("/v1/labs").json()["data"]
     chinese = client.get("/v1/labs?language=zh").json()["data"]

@@ -14,7 +14,7 @@ import torch
 
 import qkv
 from qkv.serve.api.docs import example_of
-from qkv.tasks import Translator
+from qkv.tasks import Translation, Translator
 from tests.proofs.models import KINDS, folder_of
 from tests.serve.conftest import Running, image_url, running
 
@@ -132,6 +132,17 @@ def test_lines_of_a_text_are_translated_each_and_stay_lines(
     first, other = translator.n_best(["我爱你", "我爱学习"], n_best=2)
     assert found["translatedText"] == [other[0].text, expected]
     assert found["alternatives"] == [[other[1].text], [f"{first[1].text}\n\n{other[1].text}\n"]]
+
+
+def test_the_best_translation_may_be_empty(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["", "I love you.", ""]
+    monkeypatch.setattr(Translator, "read", lambda *_: [Translation(x, 0.0, 0.0) for x in texts])
+    asked = {"q": ["我爱你", "我爱你\n我爱学习"], "alternatives": 2, "model": "zh-en"}
+    found = client.post("/translate", json=asked).json()
+    assert found["translatedText"] == ["", "\n"]
+    assert found["alternatives"] == [["I love you.", ""], ["I love you.\nI love you.", "\n"]]
 
 
 def test_clients_at_once_get_what_they_get_alone(

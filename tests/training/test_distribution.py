@@ -41,7 +41,7 @@ from qkv.run.launch import launch
 from tests.forking import fork_workers
 fork_workers()
 command = [sys.executable, "-m", "tests.training.worker", *sys.argv[2:]]
-sys.exit(launch(int(sys.argv[1]), command))
+sys.exit(launch(int(sys.argv[1]), command, "the same command"))
 """
 
 

@@ -66,7 +66,8 @@ def test_a_run_on_two_workers_is_stopped_resumed_killed_and_resumed_by_one(tmp_p
     assert second.returncode == 128 + signal.SIGKILL
     assert "Traceback" not in said
     assert "qkv: Worker 1 was killed by SIGKILL" in said
-    assert re.search(rf"resume with:\n  .* train {out}/recipe.toml --out {out} --resume\n", said)
+    resuming = f"train {out}/recipe.toml --out {out} --resume --workers 2"
+    assert re.search(rf"resume with:\n  .* {resuming}\n", said)
     assert not children_left(worker)
 
     steps = wait_for_checkpoint(out, after=reached - 1) + 3

@@ -46,7 +46,7 @@ def demo(
 
         changes = [part for change in set_ or () for part in ("--set", change)]
         command = [sys.executable, "-m", "qkv", "demo", "--out", str(out), *changes]
-        if code := launch(n_workers, command, resuming(out)):
+        if code := launch(n_workers, command, f"{resuming(out)} --workers {n_workers}"):
             raise typer.Exit(code)
     else:
         _train(recipe, out)

@@ -59,8 +59,9 @@ def train(
         again = ["--resume"] if resume else []
         changes = [part for change in set_ or () for part in ("--set", change)]
         worker = [sys.executable, "-m", "qkv", "train", str(recipe), "--out", str(folder)]
-        command = [*worker, *changes, *again]
-        raise typer.Exit(launch(gpus or workers or 1, command, resuming(folder), restarts))
+        command, n_workers = [*worker, *changes, *again], gpus or workers or 1
+        resume_with = f"{resuming(folder)} {'--gpus' if gpus else '--workers'} {n_workers}"
+        raise typer.Exit(launch(n_workers, command, resume_with, restarts))
     if restarts:
         raise UserError("--restarts is about workers; give --gpus or --workers, or leave it out.")
     with resumable(folder):

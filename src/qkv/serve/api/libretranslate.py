@@ -138,8 +138,8 @@ async def _translations(
         check_size(models.settings, n_best * sum(bool(one.requests) for one in plan.asked), n_read)
         written = Answer(worker, plan)
         await written.finish()
-    found = [[choice.text for choice in own if choice.text] for own in written.of_prompts]
-    return [of_line or [""] for of_line in found], n_read
+    lines = zip(plan.asked, written.of_prompts, strict=True)
+    return [[x.text for x in own] if one.requests else [""] for one, own in lines], n_read
 
 
 async def _body(request: Request, kind: type[Any]) -> Any:

@@ -55,6 +55,7 @@ def test_a_run_on_two_workers_is_stopped_resumed_killed_and_resumed_by_one(tmp_p
     assert first.returncode == 130
     stopped = wait_for_checkpoint(out)
     assert said.count(f"stopped after step {stopped}; resume with:") == 1
+    assert f" train {out}/recipe.toml --out {out} --resume --workers 2\n" in said
     assert said.count("qkv: stopped\n") == 1
     assert said.count("on 2 workers (cpu)") == said.count("first example:") == 1
 

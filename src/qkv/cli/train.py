@@ -139,7 +139,11 @@ def resumable(folder: Path, again: bool = False) -> Iterator[None]:
 
 
 def resuming(folder: Path) -> str:
-    """Return the command that resumes the run of a folder."""
+    """Return the command that resumes the run of a folder, with as many workers if this is one."""
+    from qkv.run.launch import RESUME
+
+    if RESUME in os.environ:
+        return os.environ[RESUME]
     recipe, out = (shlex.quote(str(path)) for path in (folder / "recipe.toml", folder))
     return f"{program()} train {recipe} --out {out} --resume"
 

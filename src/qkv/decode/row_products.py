@@ -57,10 +57,10 @@ class RowProducts(CustomGraphPass):
         node.replace_all_uses_with(found)
         graph.erase_node(node)
         if scaled is not None:
-            product, _ = scaled
+            scaling, _ = scaled
             [view] = found.users
-            product.replace_all_uses_with(view)
-            graph.erase_node(product)
+            scaling.replace_all_uses_with(view)
+            graph.erase_node(scaling)
 
     def uuid(self) -> str:
         """Name this version of the pass in the cache on disk."""
@@ -89,7 +89,10 @@ def _weight(matrix: Node) -> Node | None:
 
 
 def _scaled(product: Node) -> tuple[Node, Node] | None:
-    """Return the only user of a product, if it multiplies each output by a scale, and these."""
+    """Return the node that scales each output of a product, and the scales.
+
+    Nothing else may read the product, and the scales must be stored, as those of int8 weights are.
+    """
     view = _only(product.users)
     scaled = None if view is None or view.target not in _VIEWS else _only(view.users)
     if scaled is None or scaled.target is not aten.mul.Tensor:
@@ -103,7 +106,8 @@ def _scaled(product: Node) -> tuple[Node, Node] | None:
         scale = before
     is_vector = scale.meta["val"].shape == product.meta["val"].shape[1:]
     keeps_dtype = scaled.meta["val"].dtype == product.meta["val"].dtype
-    return (scaled, scale) if is_vector and keeps_dtype else None
+    is_stored = scale.op in ("placeholder", "get_attr")
+    return (scaled, scale) if is_vector and keeps_dtype and is_stored else None
 
 
 def _only(users: Mapping[Node, None]) -> Node | None:

@@ -185,7 +185,9 @@ def _launch(
     output = query.new_empty((n_rows, n_tokens, n_heads, d_head))
     n_parts = max(1, min(PROGRAMS // (n_rows * n_groups), n_slots // WIDE, MOST_PARTS))
     n_parts = 1 << (n_parts.bit_length() - 1)
-    block, n_warps = (WIDE, 4) if n_parts > 1 else (NARROW, max(1, width // 64))
+    n_queries_each = max(16, triton.next_power_of_2(share * n_tokens))
+    n_warps = max(1, width // 64, n_queries_each // 16)
+    block, n_warps = (WIDE, 4) if n_parts > 1 else (NARROW, n_warps)
     n_queries = n_rows * n_tokens * n_heads
     parts = peaks = totals = output
     if n_parts > 1:
@@ -197,7 +199,7 @@ def _launch(
         "SHARE": share,
         "T": n_tokens,
         "D": d_head,
-        "BM": max(16, triton.next_power_of_2(share * n_tokens)),
+        "BM": n_queries_each,
         "BS": block,
         "BD": width,
         "BT": 16,

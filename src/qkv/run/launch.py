@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -17,6 +17,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from qkv.training.distribution import RESTART_COUNT
 
 HOST = "127.0.0.1"
+RESUME = "QKV_RESUME"  # what tells workers the command that users are to resume with
 MISTAKE = 2  # exit code of a worker that found one in the recipe or the data
 POLL = 0.1  # seconds between looks at the workers
 SETTLE = 1.0  # seconds after a failure, for the others that fail by the same cause
@@ -32,7 +33,8 @@ def launch(n_workers: int, command: Sequence[str], resume: str, restarts: int = 
     then told to resume with.
     """
     for attempt in range(restarts + 1):
-        failed, stopped = _run_workers(n_workers, command, attempt)
+        environment = {RESTART_COUNT: str(attempt), RESUME: resume}
+        failed, stopped = _run_workers(n_workers, command, environment)
         # A worker that was killed or crashed; a mistake would only be made again.
         is_accident = any(code not in (0, MISTAKE) for code in failed.values())
         if stopped or attempt == restarts or not is_accident:
@@ -46,7 +48,7 @@ def launch(n_workers: int, command: Sequence[str], resume: str, restarts: int = 
 
 
 def _run_workers(
-    n_workers: int, command: Sequence[str], attempt: int
+    n_workers: int, command: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[dict[int, int], bool]:
     """Start all workers and wait for them; return who failed, and whether a signal came."""
     # Held by this process, so that it outlives any worker: they meet there, and tell who failed.
@@ -54,7 +56,7 @@ def _run_workers(
     workers = [
         subprocess.Popen(
             command,
-            env={**os.environ, **_environment(rank, n_workers, store.port, attempt)},
+            env={**os.environ, **environment, **_environment(rank, n_workers, store.port)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # so that a terminal's Ctrl-C reaches this process alone
         )
@@ -79,7 +81,7 @@ def _accident(failed: dict[int, int]) -> str:
     return f"Worker {min(failed)} failed"
 
 
-def _environment(rank: int, size: int, port: int, attempt: int) -> dict[str, str]:
+def _environment(rank: int, size: int, port: int) -> dict[str, str]:
     """Tell a worker who it is, in the variables that torchrun sets."""
     threads = max(1, (os.cpu_count() or 1) // size)
     return {
@@ -90,7 +92,6 @@ def _environment(rank: int, size: int, port: int, attempt: int) -> dict[str, str
         "MASTER_ADDR": HOST,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        RESTART_COUNT: str(attempt),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
     }
 

@@ -170,8 +170,12 @@ def mapped_bytes() -> int:
 
 def fork_workers() -> None:
     """Let `qkv.run.launch` fork its workers from this process."""
+    import torch
+
     from qkv.run import launch
 
+    if torch.__version__ < "2.13":  # whose pools of threads do not survive every fork
+        return
     launch.subprocess.Popen = ForkedWorker  # type: ignore[misc, assignment]
 
 

@@ -195,7 +195,11 @@ def test_drift_has_a_line_per_token_while_they_can_be_told_apart() -> None:
 def test_a_token_in_a_legend_is_no_formula() -> None:
     trace = chinese("decoder", 4)
     target = replace(trace.inputs.target, names=(("$^$", "a", "$_$", "b"),))
-    draw_strictly(Trace(trace.model, replace(trace.inputs, target=target)).drift().draw())
+    figure = Trace(trace.model, replace(trace.inputs, target=target)).drift().draw()
+    draw_strictly(figure)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["$^$", "a", "$_$", "b"]
+    assert not any(text.get_parse_math() for text in legend.get_texts())
 
 
 def test_an_attention_sink_is_named() -> None:

@@ -262,11 +262,9 @@ def _multiply(
         inside = (start + k) < K
         if IS_EVEN:
             weights = tl.load(at + start)
-        else:
-            weights = tl.load(at + start, mask=is_output[:, None] & inside[None, :], other=0)
-        if IS_EVEN:
             x = tl.load(row + start + k)
         else:
+            weights = tl.load(at + start, mask=is_output[:, None] & inside[None, :], other=0)
             x = tl.load(row + start + k, mask=inside, other=0.0)
         acc += weights.to(tl.float32) * x.to(tl.float32)[None, :]
     product = tl.sum(acc, 1)

@@ -55,19 +55,18 @@ def tokenizer(kind: str) -> Tokenizer:
     return found
 
 
+def sizes(words: Tokenizer) -> dict[str, Any]:
+    ids = {name: getattr(words, name) for name in ("pad_id", "bos_id", "eos_id")}
+    return {"d_model": 16, "n_heads": 2, "max_length": 96, "vocab_size": len(words), **ids}
+
+
 def model(name: str, **differences: object) -> Model:
     words = tokenizer(PRESETS[name])
     config = preset(
         name,
-        d_model=16,
-        n_heads=2,
         n_encoder_layers=2,
         d_ff=20,
-        max_length=96,
-        vocab_size=len(words),
-        pad_id=words.pad_id,
-        bos_id=words.bos_id,
-        eos_id=words.eos_id,
+        **sizes(words),
         **differences,
     )
     found = Model(config).eval()
@@ -227,15 +226,9 @@ def byte_pairs() -> Tokenizer:
 def causal_encoder(name: str, words: Tokenizer, n_labels: int, **ids: int) -> Model:
     decoder = preset(
         DECODERS[name],
-        d_model=16,
-        n_heads=2,
         n_decoder_layers=2,
         d_ff=64,
-        max_length=96,
-        vocab_size=len(words),
-        pad_id=words.pad_id,
-        bos_id=words.bos_id,
-        eos_id=words.eos_id,
+        **sizes(words),
     )
     config = dataclasses.replace(
         decoder,

@@ -305,7 +305,7 @@ def draw(m: Measured) -> Figure:
 
 
 def judge(m: Measured) -> Verdict:
-    """Who tells the sense at the word, when what decides it comes before or after?"""
+    """Judge who tells the sense at the word, when what decides it comes before or after."""
 
     def told(model: str, case: str, at: str = "the word") -> Interval:
         return Interval.percent(accuracies(m, model, case, at))

@@ -33,7 +33,7 @@ Head = tuple[int, int]  # index of an attention in the model, and of a head in i
 
 @dataclass(frozen=True)
 class HeadRole:
-    """What one head of the translator looks at, and what is lost without it."""
+    """A head of the translator: what it looks at, and what is lost without it."""
 
     where: str
     head: int

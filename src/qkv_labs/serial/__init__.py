@@ -29,7 +29,7 @@ LONG = 128  # times are fitted from here on: below, calls cost more than their a
 
 @dataclass(frozen=True)
 class Counted:
-    """What one way of getting T predictions takes."""
+    """The cost of one way of getting T predictions."""
 
     way: str
     length: int  # T

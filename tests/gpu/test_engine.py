@@ -6,6 +6,7 @@ import torch
 from qkv.config import DecodeConfig, preset
 from qkv.decode import Engine, Request
 from qkv.model import Decoder, EncoderDecoder, row_attention
+from qkv.model.positions import Angles
 
 VOCABULARY, CONTEXT = 60, 128
 SIZES = {"vocab_size": VOCABULARY, "max_length": CONTEXT, "d_model": 64, "n_heads": 4, "d_ff": 96}
@@ -146,13 +147,18 @@ def test_compiled_steps(name, search, rows):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("shape", "window"),
-    [((1, 8, 2, 1, 64), 0), ((3, 4, 4, 1, 80), 0), ((5, 8, 1, 4, 32), 0), ((2, 4, 2, 1, 128), 9)],
+    ("shape", "window", "n_turned"),
+    [
+        ((1, 8, 2, 1, 64), 0, 64),
+        ((3, 4, 4, 1, 80), 0, 0),
+        ((5, 8, 1, 4, 32), 0, 8),
+        ((2, 4, 2, 1, 128), 9, 128),
+    ],
     ids=str,
 )
 @torch.inference_mode()
-def test_the_kernel_is_the_equation(dtype, shape, window):
-    """Rows that have filled differently many slots, with beams or a window."""
+def test_the_kernel_is_the_equation(dtype, shape, window, n_turned):
+    """Rows that have filled differently many slots, with beams or a window, turned or not."""
     n_rows, n_heads, n_groups, n_tokens, size = shape
     n_slots, generator = 300, torch.Generator("cuda").manual_seed(1)
 
@@ -174,16 +180,31 @@ def test_the_kernel_is_the_equation(dtype, shape, window):
         shape = (n_rows, n_tokens, n_slots)
         chosen = torch.rand(shape, generator=generator, device="cuda") < 0.5
         visible = visible & chosen
-    store = keys.clone()
-    found = row_attention.extend_and_attend(
-        torch.cat([query, new[0]], dim=1),
-        new[1],
-        (store[0], store[1]),
-        lengths,
-        chosen,
-        0.2,
-        window,
-    )
+    angle = normal(n_rows, 1, n_tokens, n_turned // 2).float()
+    sine, cosine = angle.sin(), angle.cos()
+    store, angles = keys.clone(), None
+    if n_turned:
+        angles = Angles(torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1))
+    ended = torch.zeros(n_rows * n_groups, dtype=torch.int32, device="cuda")
+    for _ in range(2):  # what it counts in is as before
+        found = row_attention.extend_and_attend(
+            torch.cat([query, new[0]], dim=1),
+            new[1],
+            (store[0], store[1]),
+            lengths,
+            chosen,
+            0.2,
+            window,
+            angles,
+            ended,
+        )
+
+    def turned(x):
+        first, second, rest = x.split([n_turned // 2, n_turned // 2, size - n_turned], dim=-1)
+        pairs = torch.complex(first.double(), second.double()) * torch.exp(1j * angle.double())
+        return torch.cat([pairs.real, pairs.imag, rest.double()], dim=-1).to(dtype)
+
+    query, new = turned(query), torch.stack([turned(new[0]), new[1]])
     own = torch.eye(n_tokens, dtype=torch.bool, device="cuda")[None].expand(n_rows, -1, -1)
     mask = torch.cat([visible.expand(-1, n_tokens, -1), own], dim=2)[:, None]
     key, value = torch.cat([keys, new], dim=3).double().repeat_interleave(n_heads // n_groups, 2)
@@ -192,7 +213,7 @@ def test_the_kernel_is_the_equation(dtype, shape, window):
     close = {"atol": 2e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
     torch.testing.assert_close(found.double(), expected, **close)
     for row, length in enumerate(lengths.tolist()):
-        assert torch.equal(store[:, row, :, length : length + n_tokens], new[:, row])
+        torch.testing.assert_close(store[:, row, :, length : length + n_tokens], new[:, row])
         assert torch.equal(store[:, row, :, :length], keys[:, row, :, :length])
     turned = keys[0].transpose(1, 2).contiguous().transpose(1, 2)  # other strides than the values
     alone = row_attention.attend(query, turned, keys[1], lengths.clamp(min=1), 0.2)

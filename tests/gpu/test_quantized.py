@@ -1,8 +1,11 @@
 """On a GPU, quantised layers multiply as their floats do, plainly, captured and compiled."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.profiler import ProfilerActivity, profile
 
 from qkv.config import preset
 from qkv.model import Decoder
@@ -75,3 +78,41 @@ def test_products_of_one_row_in_a_compiled_step(device, n_outputs, size, dtype):
         x = x if dtype == torch.float32 else x.bfloat16()
         exact = x.double() @ exact_weight.t()
         assert (compiled(x).double() - exact).norm() <= 0.01 * exact.norm()
+
+
+@pytest.mark.parametrize(("width", "inner"), [(64, 96), (576, 33), (2048, 8192)])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32])
+@torch.inference_mode()
+def test_what_stands_around_the_products_of_one_row(device, width, inner, dtype):
+    """The norm, the gate and the sum with the residual stream are computed with the products."""
+    from qkv.decode.row_products import RowProducts  # needs a GPU's compiler
+
+    torch.compiler.reset()
+    floats = torch.bfloat16 if dtype == torch.int8 else dtype
+    norm = torch.nn.RMSNorm(width, eps=1e-5, device=device, dtype=floats)
+    norm.weight.copy_(torch.rand(width))
+    both, outer = torch.randn(2 * inner, width), torch.randn(width, inner) / 10
+    if dtype == torch.int8:
+        quantized = [Int8Matrix.of(weight) for weight in (both, outer)]
+        both, outer = (matrix.float() for matrix in quantized)
+        into, out = (Int8Linear(matrix.to(device)) for matrix in quantized)
+    else:
+        both, outer = both.to(dtype), outer.to(dtype)
+        into, out = (partial(F.linear, weight=weight.to(device)) for weight in (both, outer))
+
+    def block(x):
+        gate, hidden = into(norm(x)).chunk(2, dim=-1)
+        return x + out(F.silu(gate) * hidden)
+
+    options = {"post_grad_custom_pre_pass": RowProducts()}
+    compiled = torch.compile(block, fullgraph=True, dynamic=False, options=options)
+    x = 20 * torch.randn(1, 1, width, device=device, dtype=floats)
+    exact = x.double().cpu()
+    normed = F.rms_norm(exact, (width,), norm.weight.double().cpu(), 1e-5)
+    gate, hidden = (normed @ both.double().t()).chunk(2, dim=-1)
+    exact = exact + (F.silu(gate) * hidden) @ outer.double().t()
+    assert (compiled(x).double().cpu() - exact).norm() <= 0.01 * exact.norm()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        compiled(x)
+    kernels = [event.key for event in profiled.key_averages() if event.device_time_total]
+    assert len(kernels) == 1 and "multiply" in kernels[0]

@@ -204,7 +204,10 @@ class Lane:
         # A row that fills up has an empty prompt, and one source token: attention needs a key.
         rows = [[*column, *[0] * n_more] for column in columns[:3]]
         rows.append([*lengths, *[1] * n_more])
-        self._slots = Slots(*(x.clone() for x in on_device(rows, self.device)))
+        n_programs = self._n_rows * self.model.config.kv_heads
+        ended = torch.zeros(n_programs, dtype=torch.int32, device=self.device)
+        start, position, prompt, sources = (x.clone() for x in on_device(rows, self.device))
+        self._slots = Slots(start, position, prompt, sources, ended)
         self._memory = self._sources_in_use()
         if self.fixed:
             self._record()

@@ -26,6 +26,7 @@ class Slots:
     position: Tensor  # (B,) int64: of the newest token
     prompt: Tensor  # (B,) int64: slots of the prompt
     source_lengths: Tensor  # (B,) int64: 0 where there are no sources
+    ended: Tensor  # (B·G,) int32: zeros, in which attention's kernel counts its programs
 
 
 @dataclass
@@ -59,15 +60,15 @@ class Step:
 
     def _new_tokens(self, n_beams: int) -> NewTokens:
         start = self.slots.start if self.filled is None else self.filled
+        ended = self.slots.ended
         if self.visible is None:
-            return NewTokens(self.store, start, self.n_keys)
+            return NewTokens(self.store, start, self.n_keys, ended=ended)
         visible = self.visible[:, :, : self.n_keys]
         own = self.slots.start[:, None] + torch.arange(n_beams, device=visible.device)
         visible.scatter_(2, own[..., None], True)
         positions = self.slots.position[:, None].expand(-1, n_beams)
-        return NewTokens(
-            self.store, start, self.n_keys, positions, self._slot_positions(n_beams), visible
-        )
+        slot_positions = self._slot_positions(n_beams)
+        return NewTokens(self.store, start, self.n_keys, positions, slot_positions, visible, ended)
 
     def _slot_positions(self, n_beams: int) -> Tensor | None:
         """Position of each slot, (B, S): K slots after the prompt share one."""

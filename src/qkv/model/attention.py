@@ -201,10 +201,10 @@ class Attention(nn.Module):
         projected = projected if self.bias is None else self.bias(projected)
         heads = self._split(projected, n_heads + 2 * n_kv_heads)
         plain, value = heads.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
-        turned = order.turn(plain if self.norm is None else self.norm(plain))
-        if cache is not None and self._has_row_kernel(turned, order, cache):
-            return self._join_heads(cache.attend(turned, value, mask, self.scale))
-        query, key = turned.split([n_heads, n_kv_heads], dim=1)
+        plain = plain if self.norm is None else self.norm(plain)
+        if cache is not None and self._has_row_kernel(plain, order, cache):
+            return self._join_heads(cache.attend(plain, value, mask, self.scale, order.angles))
+        query, key = order.turn(plain).split([n_heads, n_kv_heads], dim=1)
         if cache is not None:
             key, value = cache.extend(key, value)
         bias = order.bias(query, key, self.project)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qkv.model import row_attention
 from qkv.model.mask import Mask
+from qkv.model.positions import Angles
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,12 @@ class NewTokens:
     token_positions: Tensor | None = None  # (B, T); None: slots are positions
     slot_positions: Tensor | None = None  # (B, S)
     visible: Tensor | None = None  # (B, T, S) bool; None: all slots up to the token's own
+    ended: Tensor | None = None  # (B·G,) int32 zeros, in which the kernel counts its programs
 
     def layer(self, index: int) -> LayerCache:
         """Return one layer's view, which it reads and extends."""
-        return LayerCache(self.store[index, 0], self.store[index, 1], self.start, self.n_keys)
+        key, value = self.store[index]
+        return LayerCache(key, value, self.start, self.n_keys, self.ended)
 
     def mask(self, n_new: int, window: int) -> Mask:
         """Mask of the new tokens over the slots."""
@@ -70,21 +73,32 @@ class LayerCache:
     value: Tensor
     length: int | Tensor  # slots filled before the new tokens; (B,) where rows differ
     n_keys: int  # slots that attention gets
+    ended: Tensor | None = None
 
     @property
     def has_rows(self) -> bool:
         """Whether rows have filled differently many slots."""
         return isinstance(self.length, Tensor)
 
-    def attend(self, query_key: Tensor, value: Tensor, mask: Mask, scale: float) -> Tensor:
+    def attend(
+        self, query_key: Tensor, value: Tensor, mask: Mask, scale: float, angles: Angles | None
+    ) -> Tensor:
         """Write new keys and values, and attend to all, in one kernel, (B, H, T, D/H).
 
-        Queries and keys come in one tensor, (B, H + G, T, D/H).
+        Queries and keys come in one tensor, (B, H + G, T, D/H), to be turned by the angles.
         """
         assert isinstance(self.length, Tensor)
         visible = None if mask.causal or mask.drawn is None else mask.drawn[:, 0]
         return row_attention.extend_and_attend(
-            query_key, value, (self.key, self.value), self.length, visible, scale, mask.window
+            query_key,
+            value,
+            (self.key, self.value),
+            self.length,
+            visible,
+            scale,
+            mask.window,
+            angles,
+            self.ended,
         )
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

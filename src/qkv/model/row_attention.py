@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from qkv.model.positions import Angles
+
 MOST_QUERIES = 16  # of a row, as many as the kernel's smallest tile has
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -53,14 +55,17 @@ def extend_and_attend(
     visible: Tensor | None,
     scale: float,
     window: int,
+    angles: Angles | None,
+    ended: Tensor | None,
 ) -> Tensor:
     """Write new keys and values after the filled slots, and attend to all of them.
 
-    Queries and new keys come in one tensor, (B, H + G, T, D/H), as one kernel turns them.
+    Queries and new keys come in one tensor, (B, H + G, T, D/H), to be turned by the angles.
     Without `visible`, a token sees all slots up to its own. With it, (B, T, S) bool, the tokens are
     beams: each sees the slots that it tells, and its own.
     """
+    turns = (None, None) if angles is None else angles
     heads: Tensor = torch.ops.qkv.extend_rows(
-        query_key, value, *store, lengths, visible, scale, window
+        query_key, value, *store, lengths, visible, scale, window, *turns, ended
     )
     return heads.transpose(1, 2)

@@ -33,10 +33,9 @@ class Rotary(Positions):
 
     def angles(self, positions: Tensor) -> Angles:
         """Look up the tables at these positions."""
-        cosine, sine = self.cosine[positions], self.sine[positions]
         if positions.dim() == 2:  # every row of the batch has its own
-            return Angles(cosine[:, None], sine[:, None])
-        return Angles(cosine, sine)
+            positions = positions[:, None]
+        return Angles(self.cosine[positions], self.sine[positions])
 
     def turn(self, x: Tensor, angles: Angles | None) -> Tensor:
         """(a, b) to (a·cos θ - b·sin θ, b·cos θ + a·sin θ) in each pair."""

@@ -16,11 +16,14 @@ from qkv.errors import UserError
 from qkv.model import build_model
 from qkv.plan.layout import best_layout
 from qkv.plan.memory import LIBRARIES
-from qkv.run.resources import plan_run
+from qkv.run.measured_steps import rows_together
+from qkv.run.resources import plan_of_job, plan_run
 from qkv.run.train import prepare
 from qkv.tasks import LanguageModel
 from qkv.text import train_tokenizer
 from tests.run import tiny
+from tests.run.common import Runs
+from tests.run.test_every_task import VALUES
 
 SIZES = {"model_d_model": 128, "model_d_ff": 512}
 GIVEN = {"train_batch_tokens": 40_000}
@@ -56,6 +59,23 @@ def test_a_step_of_every_task_can_be_measured(
     recipe = recipe_from({"task": task, **values, "train": {"batch_tokens": 128}})
     seconds = plan_run(recipe, "CPU", length=length).seconds
     assert seconds is not None and seconds > 0
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_plan_of_a_job_has_the_sizes_of_its_batches(tmp_path: Path, name: str) -> None:
+    job = Runs(VALUES[name]).job(tmp_path, train_batch_tokens=304)
+    size = plan_of_job(job).size
+    batches = [job.train_items.batch(chosen) for chosen in job.stream.plan(0)]
+    sides = [side for batch in batches for side in (batch.target, batch.source) if side]
+    assert max(side.longest for side in sides) == size.width
+    assert max(len(side.tokens) for side in sides if side.longest == size.width) <= size.rows
+    most_rows = size.rows + rows_together(job.recipe.task)  # narrower ones may fill more
+    for batch in batches:
+        rows = len(batch.target.tokens)
+        assert rows * batch.target.longest < most_rows * size.target
+        if size.source:
+            assert batch.source
+            assert rows * batch.source.longest < most_rows * size.source
 
 
 def test_batches_that_fit_stay_as_they_are(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from qkv.training import checkpoint
 from qkv.training.background import BackgroundWrite
-from qkv.training.checkpoint import find_checkpoints, read_state
+from qkv.training.checkpoint import checkpoint_path, find_checkpoints, read_state
 from qkv.weights import read_tensors, write_tensors
 from tests.training.helpers import small_trainer
 
@@ -39,6 +39,29 @@ def test_training_goes_on_while_a_checkpoint_of_the_step_before_is_written(
     assert read_state(path).step == 1
     stored = read_tensors(path)
     assert all(torch.equal(stored[f"model.{name}"], value) for name, value in before.items())
+
+
+def test_a_first_checkpoint_that_is_still_written_at_a_validation_needs_no_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, _, _ = small_trainer(tmp_path, steps=4, checkpoint_every=2, valid_every=3)
+    waited, plain, wait = threading.Event(), write_tensors, trainer.writing.wait
+
+    def slow(path: Path, tensors: object, metadata: object) -> None:
+        if checkpoint_path(tmp_path, 2) == path:
+            assert waited.wait(60)
+        plain(path, tensors, metadata)  # type: ignore[arg-type]
+
+    def noted_wait() -> None:
+        if trainer.state.step == 3:
+            waited.set()
+        wait()
+
+    monkeypatch.setattr(checkpoint, "write_tensors", slow)
+    monkeypatch.setattr(trainer.writing, "wait", noted_wait)
+    trainer.run()
+    readable = find_checkpoints(tmp_path)[0]
+    assert readable == [checkpoint_path(tmp_path, 4), checkpoint_path(tmp_path, 2)]
 
 
 def test_a_large_checkpoint_is_written_at_once_without_a_copy(

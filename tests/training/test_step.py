@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from qkv.config import TrainConfig
 from qkv.data.batch import Batch
@@ -106,3 +107,17 @@ def test_each_of_many_models_in_a_process_has_compiled_steps(
             loss_sum = build_loss(model, config, CPU, one_shape=True)
             accumulate(loss_sum, [padded(TEXTS[:3])], SMOOTHING)
             assert all(p.grad is not None for p in model.parameters())
+
+
+def test_padded_batches_of_other_sizes_are_not_compiled_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    loss_sum = build_loss(small_model(), TrainConfig(precision="float32", compile="on"), CPU)
+    kinds = []
+    for n in (3, 5, 7, 4):
+        accumulate(loss_sum, [padded(TEXTS[:n])], SMOOTHING)
+        kinds.append(counter.frame_count)
+    assert kinds == [kinds[0]] * 4

@@ -162,9 +162,9 @@ def _sums(work: RunPlan, tensor: int) -> float:
     if tensor == 1:
         return 0.0
     n_bytes = work.size.tokens * work.config.d_model * work.numerics.product
-    one = 2 * (tensor - 1) / tensor * n_bytes / work.hardware.link
+    seconds = 2 * (tensor - 1) / tensor * n_bytes / work.hardware.link
     count = 4 * work.layers * work.train.accumulate * (1.5 if work.train.recompute else 1)
-    return count * (one + _tree_wait(work.hardware, tensor, 1))
+    return count * (seconds + _tree_wait(work.hardware, tensor, 1))
 
 
 def _gathers(work: RunPlan, shard: int, tensor: int) -> float:

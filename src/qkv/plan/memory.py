@@ -141,8 +141,8 @@ def _logits(config: ModelConfig, size: BatchSize, numerics: Numerics, compiled: 
     weight = config.vocab_size * config.embedding_width * numerics.product
     if size.whole_logits:
         elements = size.labels * config.vocab_size
-    each = COMPILED_LOGIT_BYTES if compiled and numerics.half else LOGIT_BYTES[numerics.device]
-    return elements * each + weight
+    n_bytes = COMPILED_LOGIT_BYTES if compiled and numerics.half else LOGIT_BYTES[numerics.device]
+    return elements * n_bytes + weight
 
 
 def _working(config: ModelConfig, size: BatchSize, numerics: Numerics) -> float:

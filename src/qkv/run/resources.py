@@ -8,6 +8,7 @@ import os
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from qkv.config import TASKS, ModelConfig, Recipe, TrainConfig, recipe_from
@@ -80,10 +81,15 @@ def typical_batch(recipe: Recipe, config: ModelConfig, gpu: bool, length: int = 
         spans = max(1, math.ceil(length * share / recipe.denoise.span_length))
         source = length - math.ceil(length * share) + spans
         target = math.ceil(length * share) + spans + 1
-    together = rows_together(task)
-    rows = max(1, recipe.train.batch_tokens // (together * max(target, source))) * together
     packing = recipe.train.packing == "on" or (recipe.train.packing == "auto" and gpu)
     packed = packing and config.can_pack and spec.reads("train", "packing")
+    return _full_batch(recipe, target, source, packed)
+
+
+def _full_batch(recipe: Recipe, target: int, source: int, packed: bool) -> BatchSize:
+    """Lay out as many sequences of these lengths as `batch_tokens` has room for."""
+    task, together = recipe.task, rows_together(recipe.task)
+    rows = max(1, recipe.train.batch_tokens // (together * max(target, source))) * together
     across = task != "generate" or recipe.data.across
     size = BatchSize(rows, target, source, separated=not (across or packed), packed=packed)
     return dataclasses.replace(size, **_labels(recipe, size))
@@ -114,7 +120,7 @@ def fit_memory(job: Job) -> Recipe:
     recipe, device = job.recipe, job.device
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # several workers share weights and batches
         return recipe
-    plan = _plan_of_job(job)
+    plan = plan_of_job(job)
     available = device_memory(device)
     room = available * ROOM[device.type]
     if plan.memory.peak <= room:
@@ -142,18 +148,22 @@ def _with_smaller_batches(job: Job, fitting: int, needed: float, available: int)
     return dataclasses.replace(job.recipe, train=smaller)
 
 
-def _plan_of_job(job: Job) -> RunPlan:
+def plan_of_job(job: Job) -> RunPlan:
     """Plan a job whose items are encoded, so that lengths and vocabulary are known."""
-    recipe, items, gpu = job.recipe, job.train_items, job.device.type == "cuda"
-    config = job.config
-    longest = max(1, int(items.target_sizes.max()), int(items.source_sizes.max()))
-    size = typical_batch(recipe, config, gpu, longest)
-    fills = job.packed or is_even(items)  # else an epoch's end ends a batch
-    rows = size.rows if fills else min(size.rows, len(items))
-    size = dataclasses.replace(size, rows=rows, packed=job.packed)
-    size = dataclasses.replace(size, **_labels(recipe, size))
+    recipe, items, config = job.recipe, job.train_items, job.config
+    together = rows_together(recipe.task)  # an item is so many sequences
+    target, source = max(1, int(items.target_sizes.max()) // together), 0
+    if config.family == "encoder-decoder":
+        # A batch of short items may have a larger share of its tokens on one side.
+        widths = np.maximum(items.target_sizes, items.source_sizes)
+        shares = (sizes / widths for sizes in (items.target_sizes, items.source_sizes))
+        target, source = (math.ceil(widths.max() * share.max()) for share in shares)
+    size = _full_batch(recipe, target, source, job.packed)
+    if not (job.packed or is_even(items)):  # then an epoch's end ends a batch
+        size = size.with_rows(min(size.rows, together * len(items)))
     hardware = Hardware(str(job.device), 0.0, 0.0, 0.0, device_memory(job.device))
-    return RunPlan(recipe, config, size, numerics_of(recipe.train, gpu), hardware, False)
+    numerics = numerics_of(recipe.train, job.device.type == "cuda")
+    return RunPlan(recipe, config, size, numerics, hardware, False)
 
 
 def _refusal(plan: RunPlan, available: int) -> str:

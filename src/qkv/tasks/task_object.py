@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Self
 
@@ -27,7 +28,7 @@ def object_of(stored: StoredModel) -> str:
     return "ImageClassifier" if reads_images else TASKS[task].result
 
 
-class TaskObject:
+class TaskObject(ABC):
     """A model with what its task needs."""
 
     @classmethod
@@ -52,8 +53,9 @@ class TaskObject:
         return cls._of(stored, pick_device(device))
 
     @classmethod
+    @abstractmethod
     def _of(cls, folder: StoredModel, device: torch.device) -> Self:
-        raise NotImplementedError
+        """Build the object of a model that was opened."""
 
     def __repr__(self) -> str:
         model: Model | Encoder = vars(self)["model"]

@@ -257,9 +257,10 @@ class Trainer:
         self.flush(scores)
         self._complain(scores)
         if better:
+            self.writing.wait()  # a checkpoint before there is a model: `resume` relies on it
             if not self.workers.from_main(lambda: has_checkpoints(self.folder)):
                 self.save()
-                self.writing.wait()  # before there is a model, which `resume` relies on
+                self.writing.wait()
             self.keep_weights()
 
     def _measured(self) -> Scores:

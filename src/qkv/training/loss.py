@@ -89,8 +89,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         wide, offset = _padded(weight, bias, size)
         elements = chunk_elements(passes.device.type, learns=grad_weight is not None)
         n_together = max(1, elements // (passes.shape[0] * size))
-        for start in range(0, passes.shape[1], n_together):
-            part = slice(start, start + n_together)
+        # Chunks are counted: a compiler takes the bounds of a range for constants.
+        for number in range(-(-passes.shape[1] // n_together)):
+            part = slice(number * n_together, (number + 1) * n_together)
             hidden = passes[:, part]
             logits = F.linear(hidden, wide, offset)  # (P, n, V)
             chunk_loss, slope = _loss_and_slope(

@@ -28,8 +28,8 @@ def build_loss(
 ) -> LossSum:
     """Build the summed loss of a batch, in the chosen precision and compiled if that is on.
 
-    "auto" compiles only where all batches have one shape (`one_shape`): compiling takes longer than
-    many a fine-tuning, and every new shape would compile again.
+    "auto" compiles only where all batches have one shape (`one_shape`): else compiling takes longer
+    than many a fine-tuning.
     """
     run = None
     if is_on(config.compile, device) and (one_shape or config.compile == "on"):

@@ -145,9 +145,9 @@ def test_encoding_that_was_killed_goes_on_with_the_next_chunk(
     for path in (tmp_path / "cut").rglob("*.bin"):  # a chunk that was cut short
         with path.open("ab") as file:
             file.write(b"???")
-    encode, calls = encoding.Encoder.__call__, []
+    encode, calls = encoding.ChunkEncoder.__call__, []
     monkeypatch.setattr(
-        encoding.Encoder, "__call__", lambda self, job: calls.append(job) or encode(self, job)
+        encoding.ChunkEncoder, "__call__", lambda self, job: calls.append(job) or encode(self, job)
     )
     assert content(encoded(monkeypatch, tmp_path / "cut", tokenizer, text=texts)) == whole
     resumed = len(calls)

@@ -24,7 +24,7 @@ BOUNDS = {
 def read_angles(config: Mapping[str, Any]) -> Values:
     """How queries and keys are turned; older files say it in two places."""
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    said = {**config, **rope}
+    values = {**config, **rope}
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "dynamic":
         _tell_of_dynamic(config)
@@ -35,9 +35,9 @@ def read_angles(config: Mapping[str, Any]) -> Values:
             f"{', '.join(map(repr, SCALINGS))} can be read."
         )
     found: Values = {
-        "rotary_base": float(said.get("rope_theta") or 10_000.0),
+        "rotary_base": float(values.get("rope_theta") or 10_000.0),
         "rotary_scaling": SCALINGS[kind],
-        "rotary_share": float(said.get("partial_rotary_factor") or 1.0),
+        "rotary_share": float(values.get("partial_rotary_factor") or 1.0),
     }
     if kind == "default":
         return found
@@ -133,8 +133,8 @@ def read_longrope(config: Mapping[str, Any]) -> Values:
     grow past that length by one token at a time: here the context ends there.
     """
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    said = {**config, **rope}
-    trained = int(said["original_max_position_embeddings"])
+    values = {**config, **rope}
+    trained = int(values["original_max_position_embeddings"])
     factor = max(1.0, rope.get("factor") or config["max_position_embeddings"] / trained)
     usual = math.sqrt(1 + math.log(factor) / math.log(trained))
     _check_loudness("longrope", rope.get("attention_factor"), usual, "√(1 + ln factor / ln length)")
@@ -146,8 +146,8 @@ def read_longrope(config: Mapping[str, Any]) -> Values:
             stacklevel=2,
         )
     return {
-        "rotary_base": float(said.get("rope_theta") or 10_000.0),
-        "rotary_share": float(said.get("partial_rotary_factor") or 1.0),
+        "rotary_base": float(values.get("rope_theta") or 10_000.0),
+        "rotary_share": float(values.get("partial_rotary_factor") or 1.0),
         "rotary_scaling": LONGROPE,
         "rotary_factor": factor,
         "rotary_trained_length": trained,

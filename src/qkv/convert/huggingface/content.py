@@ -200,10 +200,10 @@ def _generated(architecture: Architecture, checkpoint: ForeignCheckpoint, name: 
 
     A decoder whose file does not say an end has none.
     """
-    said = (checkpoint.generation or checkpoint.config).get(name)
-    if said is None and architecture.family != "decoder":
+    ids = (checkpoint.generation or checkpoint.config).get(name)
+    if ids is None and architecture.family != "decoder":
         return checkpoint.config.get(name)
-    return said
+    return ids
 
 
 def _separators(tokenizer: Tokenizer | None, eos_id: int) -> Values:
@@ -239,11 +239,11 @@ def _around(checkpoint: ForeignCheckpoint, tokenizer: Tokenizer | None, usual: F
 
     Theirs looks at the last token that is no padding, even where that is a token of the frame.
     """
-    found = read_frame(tokenizer, checkpoint.tokenizer) if tokenizer else Frame()
-    after = found.after
+    frame = read_frame(tokenizer, checkpoint.tokenizer) if tokenizer else Frame()
+    after = frame.after
     while after and after[-1] == checkpoint.config.get("pad_token_id"):
         after = after[:-1]
-    parts = found.before, found.between, after
+    parts = frame.before, frame.between, after
     same = parts == (usual.before, usual.between, usual.after)
     return {} if same else {"frame": [list(part) for part in parts]}
 

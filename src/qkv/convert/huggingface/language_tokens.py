@@ -31,14 +31,16 @@ def read_languages(
         return None
     after = _stands_after(architecture, checkpoint, tokenizer, {*ids.values()})
     starts = after and architecture.model_type == "mbart"
-    said = checkpoint.tokenizer
+    settings = checkpoint.tokenizer
     start = "decoder_start_token_id" if starts else "forced_bos_token_id"
     forced = checkpoint.generation.get(start, checkpoint.config.get(start))
-    target = next((code for code, id in ids.items() if id == forced), _code(said, "tgt_lang", ids))
+    target = next(
+        (code for code, id in ids.items() if id == forced), _code(settings, "tgt_lang", ids)
+    )
     english = next((code for code in ENGLISH if code in ids), "")
     return Languages(
         ids=ids,
-        source=_code(said, "src_lang", ids) or english,
+        source=_code(settings, "src_lang", ids) or english,
         target=target,
         after_source=after,
         starts_target=starts,
@@ -46,21 +48,21 @@ def read_languages(
 
 
 def _code(settings: Mapping[str, Any], name: str, ids: Mapping[str, int]) -> str:
-    said = str(settings.get(name) or "")
-    return said if said in ids else ""
+    code = str(settings.get(name) or "")
+    return code if code in ids else ""
 
 
 def _stands_after(
     architecture: Architecture, checkpoint: ForeignCheckpoint, tokenizer: Tokenizer, ids: set[int]
 ) -> bool:
     """Whether the language comes after the source's EOS: by the tokenizer's class, or its file."""
-    said = checkpoint.tokenizer
-    named = str(said.get("tokenizer_class") or checkpoint.config.get("tokenizer_class") or "")
+    settings = checkpoint.tokenizer
+    named = str(settings.get("tokenizer_class") or checkpoint.config.get("tokenizer_class") or "")
     for start, after in (("MBart50", False), ("MBart", True), ("M2M100", False)):
         if named.startswith(start):
             return after
     if named.startswith("Nllb"):
-        return bool(said.get("legacy_behaviour"))
+        return bool(settings.get("legacy_behaviour"))
     frame = read_frame(tokenizer, {})
     if ids & {*frame.before, *frame.after}:
         return bool(ids & {*frame.after})
@@ -81,5 +83,5 @@ def language_frame(languages: Languages, frame: Frame) -> Frame:
 
 def language_settings(languages: Languages) -> Values:
     """What tokenizer_config.json says of languages."""
-    said = {"src_lang": languages.source, "tgt_lang": languages.target}
-    return {name: code for name, code in said.items() if code}
+    codes = {"src_lang": languages.source, "tgt_lang": languages.target}
+    return {name: code for name, code in codes.items() if code}

@@ -39,7 +39,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class ChunkJob:
     """Text that becomes one chunk: a span of a file, or pieces that were read already."""
 
     source: int
@@ -55,7 +55,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class ChunkEncoder:
     """Encodes jobs; documents begin at positions that count from the beginning of the chunk."""
 
     tokenizer: Tokenizer
@@ -66,7 +66,7 @@ class Encoder:
     def _runs(self) -> RunEncoder:
         return RunEncoder(self.tokenizer)
 
-    def __call__(self, job: Job) -> Chunk:
+    def __call__(self, job: ChunkJob) -> Chunk:
         """Encode a job; errors name the line of the whole file."""
         if not isinstance(job.text, Span):
             return self._encode(job, job.text)
@@ -77,7 +77,7 @@ class Encoder:
             pieces = read_span(job.text, self.config, line=_line_at(job.text))
             return self._encode(job, self.held_out.split(pieces, job.use))
 
-    def _encode(self, job: Job, pieces: Iterable[tuple[str, Piece]]) -> Chunk:
+    def _encode(self, job: ChunkJob, pieces: Iterable[tuple[str, Piece]]) -> Chunk:
         dtype = self._runs.dtype
         parts: dict[str, list[bytes]] = {use: [] for use in USES}
         starts: dict[str, list[int]] = {use: [] for use in USES}
@@ -142,7 +142,7 @@ def _line_at(span: Span) -> int:
 
 def jobs(
     config: DataConfig, held_out: HeldOut, done: Mapping[str, int], advance: Advance
-) -> Iterator[Job]:
+) -> Iterator[ChunkJob]:
     """Divide all text into jobs, without those that are done: of each source the first few.
 
     Spans are read where they are encoded. What can only be read from its beginning, and a text
@@ -177,26 +177,26 @@ def _jobs_of(
     paths: Sequence[Path],
     number: int,
     advance: Advance,
-) -> Iterator[Job]:
+) -> Iterator[ChunkJob]:
     """Divide a file into spans; what is in none, or in several files, is read here."""
 
-    def read(pieces: Iterable[Piece]) -> Iterator[Job]:
+    def read(pieces: Iterable[Piece]) -> Iterator[ChunkJob]:
         divided = held_out.split(pieces, use)
-        return (Job(number, some) for some in together(divided, SENT_TOGETHER))
+        return (ChunkJob(number, some) for some in together(divided, SENT_TOGETHER))
 
     if len(paths) > 1 or (not use and held_out.after >= 0):
         yield from read(read_documents(paths, config, advance))
         return
     for span in spans(paths[0], config.documents):
         if span.end is not None:
-            yield Job(number, span, use)
+            yield ChunkJob(number, span, use)
         else:
             yield from read(read_span(span, config, advance))
 
 
 def encode_all(
-    encoder: Encoder, work: Iterable[Job], processes: int
-) -> Iterator[tuple[Job, Chunk]]:
+    encoder: ChunkEncoder, work: Iterable[ChunkJob], processes: int
+) -> Iterator[tuple[ChunkJob, Chunk]]:
     """Encode jobs, and yield each with its chunk in the order in which they come."""
     if processes == 1:
         yield from ((job, encoder(job)) for job in work)
@@ -206,7 +206,7 @@ def encode_all(
     for worker in workers:
         idle.put(worker)
 
-    def encode(job: Job) -> Chunk:
+    def encode(job: ChunkJob) -> Chunk:
         worker = idle.get()
         try:
             return worker.encode(job)
@@ -214,7 +214,7 @@ def encode_all(
             idle.put(worker)
 
     threads = ThreadPoolExecutor(processes)
-    begun: deque[tuple[Job, Future[Chunk]]] = deque()
+    begun: deque[tuple[ChunkJob, Future[Chunk]]] = deque()
     try:
         for job in work:
             begun.append((job, threads.submit(encode, job)))
@@ -231,11 +231,11 @@ def encode_all(
 class _Worker:
     """A process that encodes one job after the other."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: ChunkEncoder) -> None:
         self._process = start_worker(WORKER, {"TOKENIZERS_PARALLELISM": "false"})
         self._send(encoder)
 
-    def encode(self, job: Job) -> Chunk:
+    def encode(self, job: ChunkJob) -> Chunk:
         """Encode a job there; what goes wrong is raised here."""
         try:
             self._send(job)

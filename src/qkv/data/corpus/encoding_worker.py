@@ -16,7 +16,7 @@ if "qkv.data" not in sys.modules:
     package.__path__ = [str(Path(__file__).parents[1])]
     sys.modules["qkv.data"] = package
 
-from qkv.data.corpus.encoding import Encoder
+from qkv.data.corpus.encoding import ChunkEncoder
 from qkv.data.corpus.shards import Chunk
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that a library prints gets among the answers
     requests = os.fdopen(0, "rb")
-    encoder: Encoder = pickle.load(requests)
+    encoder: ChunkEncoder = pickle.load(requests)
     while True:
         try:
             job = pickle.load(requests)

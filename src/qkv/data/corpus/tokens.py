@@ -13,7 +13,7 @@ import numpy.typing as npt
 from qkv.config import DataConfig, TokenizerConfig
 from qkv.data.batch import Specials
 from qkv.data.corpus.documents import Span, cut, read_documents, read_span, spans
-from qkv.data.corpus.encoding import USES, Encoder, encode_all, jobs, n_processes
+from qkv.data.corpus.encoding import USES, ChunkEncoder, encode_all, jobs, n_processes
 from qkv.data.corpus.held_out import HeldOut, is_large, text_key
 from qkv.data.corpus.shards import Chunk, Shards, cached
 from qkv.data.files import text_files
@@ -161,7 +161,7 @@ def load_corpus(
     `progress` is called with the bytes read so far and in all.
     """
     key = ["tokens", tokenizer.digest, text_key(config), [held_out.below, held_out.after]]
-    encoder = Encoder(tokenizer, config, held_out)
+    encoder = ChunkEncoder(tokenizer, config, held_out)
     shards = cached(key, partial(_chunks, encoder, progress or (lambda read, total: None)))
     splits = {use: _split(shards, use, config.bos) for use in USES}
     for use, what in (("train", "training"), ("valid", "validation"), ("test", "the test")):
@@ -189,7 +189,7 @@ def _split(shards: Shards, use: str, bos: bool) -> Tokens:
 
 
 def _chunks(
-    encoder: Encoder, progress: Progress, done: int, facts: Mapping[str, int]
+    encoder: ChunkEncoder, progress: Progress, done: int, facts: Mapping[str, int]
 ) -> Iterator[Chunk]:
     """Encode the text that is not encoded yet; documents start where the chunks before end."""
     config = encoder.config

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qkv.data.files import Paths, text_files
-from qkv.data.formats.records import Record, as_text, cut, quoted, read_records
+from qkv.data.formats.records import Record, as_text, quoted, read_records, shortened
 from qkv.errors import UserError
 from qkv.text import Message, check_messages, fill
 from qkv.text.record_template import names
@@ -51,7 +51,7 @@ def _conversation(record: Record, template: str) -> list[Message]:
     if answer is None:
         columns = quoted(record)
         if record.layout == "no header":
-            columns = f"{quoted(map(cut, record.fields.values()))}, which are no known header"
+            columns = f"{quoted(map(shortened, record.fields.values()))}, which are no known header"
         raise UserError(
             f"{record.where}: there is no answer among {columns}; a record has {SHAPES}."
         )

@@ -96,8 +96,8 @@ class Record(Mapping[str, object]):
                 ) from error
             raise UserError(
                 f"{self.where}: there is no column {field!r}, and no header was recognised in "
-                f"{quoted(map(cut, self.fields.values()))}; if these name the columns, give one as "
-                f"{setting} under [data], and else a column's number (0 is the first)."
+                f"{quoted(map(shortened, self.fields.values()))}; if these name the columns, give "
+                f"one as {setting} under [data], and else a column's number (0 is the first)."
             ) from error
 
     def text(self, field: Field, setting: str) -> str:
@@ -123,7 +123,7 @@ def quoted(names: Iterable[object]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def cut(value: object) -> str:
+def shortened(value: object) -> str:
     """Return the beginning of a cell, for a message."""
     text = str(value)
     return text if len(text) <= 40 else f"{text[:39]}…"
@@ -131,7 +131,7 @@ def cut(value: object) -> str:
 
 def shown(value: object) -> str:
     """Write a value for a message as JSON does, cut short."""
-    return cut(json.dumps(value, ensure_ascii=False, default=str))
+    return shortened(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def read_records(

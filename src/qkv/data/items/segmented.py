@@ -40,14 +40,14 @@ class SegmentedTexts:
     ) -> SegmentedTexts:
         """Draw segmentations of the words of encoded texts, given how many tokens each has."""
         numbers, distinct = _distinct(Ragged(texts.tokens, offsets_of(word_lengths.tokens)))
-        each = np.arange(len(distinct))
-        drawn = merges.segment(distinct.take(each.repeat(SAMPLES)), dropout, random)
+        index = np.arange(len(distinct))
+        drawn = merges.segment(distinct.take(index.repeat(SAMPLES)), dropout, random)
         both = Ragged(
             np.concatenate([drawn.tokens, distinct.tokens]),
             np.concatenate([drawn.offsets, drawn.offsets[-1] + distinct.offsets[1:]]),
         )
-        samples = each[:, None] * SAMPLES + np.arange(SAMPLES)
-        order = np.column_stack([samples, len(drawn) + each])
+        samples = index[:, None] * SAMPLES + np.arange(SAMPLES)
+        order = np.column_stack([samples, len(drawn) + index])
         return cls(Ragged(numbers, word_lengths.offsets), both.take(order.flatten()))
 
     def draw(self, longest: int, random: np.random.Generator) -> Ragged:

@@ -9,6 +9,7 @@ The quantities of a pass are listed in `quantities.py`, the weights of a model i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -65,7 +66,7 @@ class Quantity:
         return Quantity(f"{GRADIENT}{self.key}", name, f"∂L/∂({self.symbol})", self.axes)
 
 
-class Quantities:
+class Quantities(ABC):
     """Named quantities with their formulas and shapes; what `Trace` and `SavedTrace` share."""
 
     def __init__(self, quantities: Mapping[str, Quantity], sizes: Mapping[str, int]) -> None:
@@ -116,9 +117,9 @@ class Quantities:
 
         return compare(self, other, pattern)
 
+    @abstractmethod
     def peek(self, keys: Sequence[str]) -> dict[str, Tensor]:
         """Compute or read several quantities."""
-        raise NotImplementedError
 
     def find(self, key: str) -> Quantity:
         """The quantity with a key."""

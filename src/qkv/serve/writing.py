@@ -239,11 +239,11 @@ def spelt_texts(tokenizer: Tokenizer, given: str | Sequence[Any], name: str) -> 
     """Prompts, the field `name` of a request, as texts; tokens are spelt."""
     if not isinstance(given, str) and not given:
         raise UserError(f"{name} is an empty list; give a text, or a list of them.")
-    rows, n_tokens = _listed(given), len(tokenizer)
-    return [
-        row if isinstance(row, str) else tokenizer.decode(check_tokens(row, n_tokens))
-        for row in rows
-    ]
+    rows = _listed(given)
+    if isinstance(rows[0], str):  # the vocabulary need not be counted, which takes milliseconds
+        return rows
+    n_tokens = len(tokenizer)
+    return [tokenizer.decode(check_tokens(row, n_tokens)) for row in rows]
 
 
 def _listed(given: str | Sequence[Any]) -> list[Any]:

@@ -97,7 +97,8 @@ class _Decoder:
         decoder = self._backend.decoder
         has_bytes = decoder is not None and decoder.decode(["<0x61>"]) == "a"
         ids = [self._backend.token_to_id(byte) for byte in BYTES if has_bytes]
-        self._byte_ids: list[int] = [] if None in ids else ids
+        known = [id for id in ids if id is not None]
+        self._byte_ids = known if len(known) == len(ids) else []
         self._bytes = {id: bytes([byte]) for byte, id in enumerate(self._byte_ids)}
         self._utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._shown: list[int] = []  # the ids of the last text that came

@@ -135,10 +135,12 @@ class _Writing:
             async with stack, asyncio.timeout(self.seconds):
                 for part in shape.start(written):
                     yield _event(shape.chunk(part))
-                async with aclosing(written.pieces()) as pieces:
-                    async for piece in pieces:
-                        if piece.text or piece.tokens or piece.choice.finish:
-                            yield _event(shape.chunk(shape.part(piece)))
+                async with aclosing(written.pieces()) as parts:
+                    async for pieces in parts:
+                        shown = [x for x in pieces if x.text or x.tokens or x.finish]
+                        # What has come together is sent together.
+                        if shown:
+                            yield "".join(_event(shape.chunk(shape.part(x))) for x in shown)
                 if self.body.includes_usage:
                     yield _event({**shape.chunk(), "usage": usage(written)})
         except Exception as error:
@@ -259,14 +261,14 @@ class _CompletionShape(_Shape):
     prefix = "cmpl"
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        return self.part(Piece(choice, choice.text, choice.tokens))
+        return self.part(Piece(choice, choice.text, choice.tokens, choice.finish))
 
     def part(self, piece: Piece) -> dict[str, Any]:
         return {
             "index": piece.choice.index,
             "text": piece.text,
             "logprobs": self._log_probabilities(piece.choice.index, piece.tokens),
-            "finish_reason": piece.choice.finish,
+            "finish_reason": piece.finish,
         }
 
     def _log_probabilities(
@@ -323,7 +325,7 @@ class _ChatShape(_Shape):
             "index": piece.choice.index,
             "delta": {"content": piece.text} if piece.text else {},
             "logprobs": self._log_probabilities(piece.tokens),
-            "finish_reason": piece.choice.finish,
+            "finish_reason": piece.finish,
         }
 
     def _log_probabilities(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:

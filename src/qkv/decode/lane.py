@@ -21,7 +21,7 @@ from torch import Tensor
 from qkv.batching import on_device
 from qkv.decode.beam import BeamSearch
 from qkv.decode.greedy import GreedySearch
-from qkv.decode.prompts import Generative, Prefill, empty_store
+from qkv.decode.prompts import Generative, Prefill, bytes_per_slot, empty_store
 from qkv.decode.recording import Recording, Recordings, Report
 from qkv.decode.request import Event, Handle
 from qkv.decode.sizes import power_of_two, some_more
@@ -31,6 +31,8 @@ from qkv.model import KeysValues, Layout, Memory, row_attention
 LEAST_SLOTS = 64  # of fixed shape, slots are allocated in powers of two, from these on
 LEAST_SOURCE = 16
 LEAST_ROWS = 8  # on a CPU, rows are; slots lie close together, since gaps are slow to read across
+ROWS_AHEAD = 64  # of fixed shape, allocated at once, since steps are recorded anew when they move
+BYTES_AHEAD = 2**27  # of the KV cache of these rows; fewer are allocated where they take more
 
 
 class Lane:
@@ -246,6 +248,7 @@ class Lane:
         rows = power_of_two(rows) if self.fixed else power_of_two(rows, LEAST_ROWS)
         if self.fixed:
             slots = power_of_two(slots, LEAST_SLOTS)
+            rows = max(rows, self._rows_ahead(slots))
         elif self.store is None or slots > self.store.shape[4]:
             slots = some_more(slots)
         self.store = _grown(self.store, rows, slots, used, partial(empty_store, self.model))
@@ -254,6 +257,12 @@ class Lane:
             shape = (self.store.shape[2], self.beams, self.store.shape[4])
             self.visible = torch.zeros(shape, dtype=torch.bool, device=self.device)
             self.visible[:used, :, : before.shape[2]] = before
+
+    def _rows_ahead(self, slots: int) -> int:
+        """Rows to allocate at once: a power of two of them that takes little memory, or 0."""
+        slots = max(slots, 0 if self.store is None else self.store.shape[4])
+        n_rows = BYTES_AHEAD // (slots * bytes_per_slot(self.model))
+        return min(ROWS_AHEAD, power_of_two(n_rows + 1) // 2)
 
     def _add_sources(self, begin: int, memory: Memory, lengths: list[int]) -> None:
         assert self.store is not None

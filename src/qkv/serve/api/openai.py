@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -21,7 +20,7 @@ from qkv.serve.api.openai_shapes import ChatRequest, CompletionRequest, Embeddin
 from qkv.serve.errors import error_content
 from qkv.serve.hang_up import EventStream, answer
 from qkv.serve.models import Models
-from qkv.serve.observe import note
+from qkv.serve.observe import note, random_id
 from qkv.serve.settings import ServeSettings
 from qkv.serve.token_texts import TokenTexts
 from qkv.serve.worker import Worker
@@ -217,7 +216,7 @@ class _Shape(ABC):
 
     def __init__(self, name: str, body: Any, worker: Worker) -> None:
         self.body = body
-        id = f"{self.prefix}-{uuid.uuid4().hex}"
+        id = f"{self.prefix}-{random_id(128)}"
         self._head = {"id": id, "created": int(time.time()), "model": name}
         scored = body.logprobs not in (None, False)
         self._texts = TokenTexts(worker.task.tokenizer) if scored else None

@@ -401,7 +401,8 @@ class Answer:
         if not searches:
             return []
         pieces = []
-        found = await self.worker.run(lambda task: [read(task, own) for read, _, own in searches])
+        # Together with those of other clients: the worker takes one kind of job between two steps.
+        found = await self.worker.gather(_read, [(read, own) for read, _, own in searches])
         for (_, choices, own), texts in zip(searches, found, strict=True):
             ended = any(best.finished for handle in own for best in handle.hypotheses)
             self.n_generated += sum(  # draws were counted token by token
@@ -421,6 +422,12 @@ def _grouped(items: Sequence[T], sizes: Sequence[int]) -> Iterator[list[T]]:
     """Give each prompt its own of the items, which stand one behind the other."""
     left = iter(items)
     return (list(islice(left, size)) for size in sizes)
+
+
+def _read(
+    task: Any, searches: Sequence[tuple[Callable[[Any, Sequence[Handle]], list[str]], list[Handle]]]
+) -> list[list[str]]:
+    return [read(task, handles) for read, handles in searches]
 
 
 def _ranked(task: LanguageModel, prompts: list[list[int]], n_top: int) -> list[Any]:

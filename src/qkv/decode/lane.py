@@ -90,10 +90,12 @@ class Lane:
 
         Also returns the tokens of steps that were launched ahead.
         """
-        events = [*self._settle(), *self.drop_done()]
-        begin, handles = len(self.filled), prefill.handles
+        events = self._settle()
+        kept = self._close_gaps()
+        begin, handles = len(kept), prefill.handles
         lengths = [len(prompt) for prompt in prefill.prompts]
-        self._make_room(begin + len(handles), self._slots_for([*self.handles, *handles], lengths))
+        together = [*(self.handles[row] for row in kept), *handles]
+        self._make_room(len(together), self._slots_for(together, lengths))
         assert self.store is not None
         longest = max(lengths)  # a slot after a row's own length is written before it is read
         self.store[:, :, begin : begin + len(handles), :, :longest] = prefill.store
@@ -104,7 +106,7 @@ class Lane:
         if prefill.memory is not None:
             self._add_sources(begin, prefill.memory, [len(x.request.source) for x in handles])
         self.filled += lengths
-        self._change(range(begin), handles)
+        self._change(kept, handles)
         return events
 
     def drop_done(self, at_once: bool = True) -> list[Event]:
@@ -118,6 +120,11 @@ class Lane:
         if waits or n_left == len(self.handles):
             return []
         events = self._settle()
+        self._change(self._close_gaps(), [])
+        return events
+
+    def _close_gaps(self) -> list[int]:
+        """Move the last rows to where requests are done; return the rows that stay, in order."""
         done = {row for row, handle in enumerate(self.handles) if handle.is_done}
         left = len(self.filled) - len(done)
         stay = [row for row in range(left, len(self.filled)) if row not in done]
@@ -129,8 +136,7 @@ class Lane:
         self.filled = [self.filled[row] for row in order]
         if self.sources is not None:
             self.source_lengths = [self.source_lengths[row] for row in order]
-        self._change(order, [])
-        return events
+        return order
 
     def keys_of(self, handle: Handle, n_tokens: int) -> Tensor:
         """Copy the keys and values of a row's first tokens, (layers, 2, G, L, D/H)."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.config import DecodeConfig, preset
-from qkv.decode import Engine, Request
+from qkv.decode import Engine, Request, lane, recording
 from qkv.errors import UserError
 from qkv.model import Decoder, EncoderDecoder, evaluating, use_path
 from qkv.model.attention import equation
@@ -106,9 +106,17 @@ def assert_same(handle, expected):
         assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
 
 
+@pytest.fixture(scope="module", params=["rows as they come", "rows ahead"])
+def allocation(request):
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "rows as they come":
+            patched.setattr(lane, "BYTES_AHEAD", 0)
+        yield request.param
+
+
 @settings(max_examples=25)
 @given(data=st.data(), name=st.sampled_from(sorted(MODELS)), rows=st.sampled_from([1, 3, 8, 128]))
-def test_joins_leaves_and_cancels_change_no_other_request(data, name, rows):
+def test_joins_leaves_and_cancels_change_no_other_request(allocation, data, name, rows):
     model = MODELS[name]
     max_bytes, fixed = data.draw(st.sampled_from([1, 20_000, None])), data.draw(st.booleans())
     engine = Engine(model, max_rows=rows, max_bytes=max_bytes, fixed=fixed)
@@ -349,6 +357,18 @@ def test_the_likeliest_tokens_are_reported_to_those_who_ask(fixed):
         assert [value for _, value in event.top] == pytest.approx(values.tolist(), abs=1e-5)
         assert event.top[0] == (event.token, event.log_probability)  # greedy: the likeliest
         tokens.append(event.token)
+
+
+def test_steps_are_recorded_once_and_those_in_use_are_kept(monkeypatch):
+    monkeypatch.setattr(recording, "MOST", 2)
+    engine = Engine(MODELS["llama"], fixed=True)
+    made = {}
+    for n_rows in (1, 2, 1, 5, 1):  # of five rows at last, which drops the step of two
+        engine.run([Request((7, 8), 4, (99,), DecodeConfig(beams=1))] * n_rows)
+        found = engine._lanes[1].recording
+        assert made.setdefault(n_rows, found) is found
+    engine.run([Request((7, 8), 4, (99,), DecodeConfig(beams=1))] * 2)
+    assert engine._lanes[1].recording is not made[2]
 
 
 def test_rows_and_those_that_wait_are_counted():

@@ -16,6 +16,8 @@ import httpx
 import pytest
 
 from qkv.serve.models import Models
+from qkv.serve.server import listen
+from qkv.serve.settings import ServeSettings
 from tests.forking import Python
 from tests.serve.conftest import SPEAKER, Running, folder_of, running, speaker, vocabulary
 
@@ -149,6 +151,23 @@ def process(folder: Path) -> Iterator[tuple[Python, str]]:
     finally:
         started.send_signal(signal.SIGKILL)
         started.communicate()
+
+
+def test_the_parts_of_an_answer_are_sent_at_once() -> None:
+    async def serves() -> int:
+        accepted = asyncio.get_running_loop().create_future()
+
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = writer.get_extra_info("socket")
+            accepted.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with listen(ServeSettings(port=0)) as bound:
+            async with await asyncio.start_server(greet, sock=bound):
+                with socket.create_connection(bound.getsockname()):
+                    return await accepted
+
+    assert asyncio.run(serves())
 
 
 def test_killed_started_again_and_told_to_end(folders: dict[str, Path]) -> None:

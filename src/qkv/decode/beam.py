@@ -22,7 +22,7 @@ from qkv.decode.request import BeamStep, Event, Handle, Request, check_numbers
 from qkv.decode.row_rules import History, RowRules
 from qkv.decode.sizes import power_of_two
 
-LEAST_ROOM = 16  # tokens; more are allocated in powers of two
+LEAST_ROOM = 64  # tokens; more are allocated in powers of two, each a kind of step of its own
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from qkv.allocator import keep_freed_memory
 from qkv.decode.lane import Lane
-from qkv.decode.prompts import LEAST_SHARED, Generative, Prefill, common
+from qkv.decode.prompts import LEAST_SHARED, Generative, Prefill, bytes_per_slot, common
 from qkv.decode.request import Event, Handle, Request
 from qkv.errors import UserError
 from qkv.model import evaluating
@@ -250,12 +250,8 @@ class Engine:
         if len(joining) > 1 and len(joining) * max(map(_size, joining)) > self._prefill_tokens:
             return False
         together = [*(handle for handle in lane.handles if not handle.is_done), *joining]
-        config, weight = self.model.config, next(self.model.parameters())
-        by_slot = 2 * config.n_decoder_layers * config.kv_heads * config.d_head
-        slots = max(handle.request.slots for handle in together)
-        return len(together) == 1 or (
-            len(together) * slots * by_slot * weight.element_size() <= self.max_bytes
-        )
+        slots = len(together) * max(handle.request.slots for handle in together)
+        return len(together) == 1 or slots * bytes_per_slot(self.model) <= self.max_bytes
 
     def _lane(self, beams: int) -> Lane:
         if beams not in self._lanes:

@@ -21,7 +21,7 @@ from torch import Tensor
 from qkv.batching import on_device
 from qkv.decode.beam import BeamSearch
 from qkv.decode.greedy import GreedySearch
-from qkv.decode.prompts import Generative, Prefill, empty_store
+from qkv.decode.prompts import Generative, Prefill, bytes_per_slot, empty_store
 from qkv.decode.recording import Recording, Recordings, Report
 from qkv.decode.request import Event, Handle
 from qkv.decode.sizes import power_of_two, some_more
@@ -31,6 +31,8 @@ from qkv.model import KeysValues, Layout, Memory, row_attention
 LEAST_SLOTS = 64  # of fixed shape, slots are allocated in powers of two, from these on
 LEAST_SOURCE = 16
 LEAST_ROWS = 8  # on a CPU, rows are; slots lie close together, since gaps are slow to read across
+ROWS_AHEAD = 64  # of fixed shape, allocated at once, since steps are recorded anew when they move
+BYTES_AHEAD = 2**27  # of the KV cache of these rows; fewer are allocated where they take more
 
 
 class Lane:
@@ -88,10 +90,12 @@ class Lane:
 
         Also returns the tokens of steps that were launched ahead.
         """
-        events = [*self._settle(), *self.drop_done()]
-        begin, handles = len(self.filled), prefill.handles
+        events = self._settle()
+        kept = self._close_gaps()
+        begin, handles = len(kept), prefill.handles
         lengths = [len(prompt) for prompt in prefill.prompts]
-        self._make_room(begin + len(handles), self._slots_for([*self.handles, *handles], lengths))
+        together = [*(self.handles[row] for row in kept), *handles]
+        self._make_room(len(together), self._slots_for(together, lengths))
         assert self.store is not None
         longest = max(lengths)  # a slot after a row's own length is written before it is read
         self.store[:, :, begin : begin + len(handles), :, :longest] = prefill.store
@@ -102,7 +106,7 @@ class Lane:
         if prefill.memory is not None:
             self._add_sources(begin, prefill.memory, [len(x.request.source) for x in handles])
         self.filled += lengths
-        self._change(range(begin), handles)
+        self._change(kept, handles)
         return events
 
     def drop_done(self, at_once: bool = True) -> list[Event]:
@@ -116,6 +120,11 @@ class Lane:
         if waits or n_left == len(self.handles):
             return []
         events = self._settle()
+        self._change(self._close_gaps(), [])
+        return events
+
+    def _close_gaps(self) -> list[int]:
+        """Move the last rows to where requests are done; return the rows that stay, in order."""
         done = {row for row, handle in enumerate(self.handles) if handle.is_done}
         left = len(self.filled) - len(done)
         stay = [row for row in range(left, len(self.filled)) if row not in done]
@@ -127,8 +136,7 @@ class Lane:
         self.filled = [self.filled[row] for row in order]
         if self.sources is not None:
             self.source_lengths = [self.source_lengths[row] for row in order]
-        self._change(order, [])
-        return events
+        return order
 
     def keys_of(self, handle: Handle, n_tokens: int) -> Tensor:
         """Copy the keys and values of a row's first tokens, (layers, 2, G, L, D/H)."""
@@ -249,6 +257,7 @@ class Lane:
         rows = power_of_two(rows) if self.fixed else power_of_two(rows, LEAST_ROWS)
         if self.fixed:
             slots = power_of_two(slots, LEAST_SLOTS)
+            rows = max(rows, self._rows_ahead(slots))
         elif self.store is None or slots > self.store.shape[4]:
             slots = some_more(slots)
         self.store = _grown(self.store, rows, slots, used, partial(empty_store, self.model))
@@ -257,6 +266,12 @@ class Lane:
             shape = (self.store.shape[2], self.beams, self.store.shape[4])
             self.visible = torch.zeros(shape, dtype=torch.bool, device=self.device)
             self.visible[:used, :, : before.shape[2]] = before
+
+    def _rows_ahead(self, slots: int) -> int:
+        """Rows to allocate at once: a power of two of them that takes little memory, or 0."""
+        slots = max(slots, 0 if self.store is None else self.store.shape[4])
+        n_rows = BYTES_AHEAD // (slots * bytes_per_slot(self.model))
+        return min(ROWS_AHEAD, power_of_two(n_rows + 1) // 2)
 
     def _add_sources(self, begin: int, memory: Memory, lengths: list[int]) -> None:
         assert self.store is not None

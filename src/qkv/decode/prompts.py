@@ -24,6 +24,13 @@ def empty_store(model: Generative, rows: int, slots: int) -> Tensor:
     return next(model.parameters()).new_zeros(shape, dtype=attention_dtype(model))
 
 
+def bytes_per_slot(model: Generative) -> int:
+    """Memory of one token's keys and values in all layers."""
+    config = model.config
+    numbers = 2 * config.n_decoder_layers * config.kv_heads * config.d_head
+    return numbers * attention_dtype(model).itemsize
+
+
 def attention_dtype(model: Generative) -> torch.dtype:
     """Return the dtype of keys and values: that of the weights, or autocast's."""
     weight = next(model.parameters())

@@ -20,7 +20,7 @@ from qkv.decode.compiling import Compiled
 from qkv.decode.step import Step
 
 WARM_UPS = 2  # so that libraries initialise before the recording
-MOST = 32  # recordings of a lane; the oldest are dropped first
+MOST = 32  # recordings of a lane; the least recently used are dropped first
 MOST_FLYING = 32  # steps that were launched and not read
 WORTH_COMPILING = 5000  # steps, after which as many more are likely to come
 
@@ -136,15 +136,16 @@ class Recordings:
         device = step.store.device.type
         precision = (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         key = (step.n_keys, kind(step.state), precision)
-        recording = self._recordings.get(key)
+        recording = self._recordings.pop(key, None)
         if recording is None:
             while len(self._recordings) >= MOST:
                 del self._recordings[next(iter(self._recordings))]
             if self._pool is None and step.store.is_cuda:
                 self._pool = torch.cuda.graph_pool_handle()
-            recording = self._recordings[key] = Recording(step, self.compiled, self._pool)
+            recording = Recording(step, self.compiled, self._pool)
         else:
             recording.load(step)
+        self._recordings[key] = recording  # the last one is the one used last
         return recording
 
 

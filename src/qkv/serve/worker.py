@@ -20,6 +20,7 @@ from qkv.decode import Engine, Event, Handle, Request
 from qkv.errors import UserError
 
 MOST_TOGETHER = 256  # texts of several clients in one call
+WORTH_WAKING = 64  # tokens for which a client that waits for whole texts is woken
 
 
 @dataclass(eq=False)
@@ -35,8 +36,8 @@ class Job:
 class Generation:
     """The requests of one client in the running batch; its events are their tokens."""
 
-    def __init__(self, worker: Worker, requests: Sequence[Request]) -> None:
-        self._worker, self._loop = worker, asyncio.get_running_loop()
+    def __init__(self, worker: Worker, requests: Sequence[Request], whole: bool) -> None:
+        self._worker, self.loop, self._whole = worker, asyncio.get_running_loop(), whole
         self._arrived: asyncio.Queue[tuple[list[Event], bool]] = asyncio.Queue()
         engine = worker.engine
         assert engine is not None
@@ -47,16 +48,15 @@ class Generation:
             self.cancel(self.handles)
             raise
 
-    def __aiter__(self) -> AsyncIterator[Event]:
+    def __aiter__(self) -> AsyncIterator[list[Event]]:
         return self.events()
 
-    async def events(self) -> AsyncIterator[Event]:
-        """Yield tokens as they come, until all requests are done."""
+    async def events(self) -> AsyncIterator[list[Event]]:
+        """Yield tokens as they come, those that came together in one list, until all are done."""
         is_last = False
         while not is_last:
             events, is_last = await self._arrived.get()
-            for event in events:
-                yield event
+            yield events
         for handle in self.handles:
             if handle.error is not None:
                 raise handle.error
@@ -74,17 +74,21 @@ class Generation:
         """Give up some requests, or all that are not done; rows are free at the next step."""
         self._worker.cancel(self.handles if handles is None else handles)
 
-    def hand_over(self) -> bool:
-        """Pass the events that have come to the client's event loop; say whether all are done."""
+    def take(self) -> tuple[list[Event], bool] | None:
+        """Take what the client is to hear of: events, and whether they are the last; or None."""
         is_last = all(handle.is_done for handle in self.handles)
+        n_events = sum(len(handle.events) for handle in self.handles)
+        if not is_last and n_events < (WORTH_WAKING if self._whole else 1):
+            return None
         events: list[Event] = []
         for handle in self.handles:
-            while handle.events:
-                events.append(handle.events.popleft())
-        if events or is_last:
-            with suppress(RuntimeError):  # the loop is closed: nobody listens
-                self._loop.call_soon_threadsafe(self._arrived.put_nowait, (events, is_last))
-        return is_last
+            events += handle.events
+            handle.events.clear()
+        return events, is_last
+
+    def hear(self, events: list[Event], is_last: bool) -> None:
+        """Let the client go on with these, on its event loop."""
+        self._arrived.put_nowait((events, is_last))
 
 
 class Worker:
@@ -122,9 +126,9 @@ class Worker:
         key = (function, *sorted(settings.items()))
         return await self._ask(Job(function, (list(texts), settings), key))
 
-    def generate(self, requests: Sequence[Request]) -> Generation:
-        """Let requests join the running batch."""
-        generation = Generation(self, requests)
+    def generate(self, requests: Sequence[Request], whole: bool = False) -> Generation:
+        """Let requests join the running batch; clients of `whole` texts are seldom woken."""
+        generation = Generation(self, requests, whole)
         with self._wake:
             self._generations.append(generation)
             self._wake.notify()
@@ -198,10 +202,22 @@ class Worker:
         assert self.engine is not None
         with suppress(Exception):  # of which its handles know
             self.engine.step()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Pass on what has come to the clients, and wake their event loop once for all of them."""
+        heard: dict[asyncio.AbstractEventLoop, list[tuple[Generation, list[Event], bool]]] = {}
         for generation in list(self._generations):
-            if generation.hand_over():
+            if (taken := generation.take()) is None:
+                continue
+            events, is_last = taken
+            heard.setdefault(generation.loop, []).append((generation, events, is_last))
+            if is_last:
                 with self._wake:
                     self._generations.remove(generation)
+        for loop, parts in heard.items():
+            with suppress(RuntimeError):  # the loop is closed: nobody listens
+                loop.call_soon_threadsafe(_tell, parts)
 
     def _run_jobs(self) -> None:
         """Run the first job, together with all others that ask for the same."""
@@ -239,3 +255,9 @@ class Worker:
             return job.function(self.task, *job.arguments)
         texts, settings = job.arguments
         return job.function(self.task, texts, **settings)
+
+
+def _tell(parts: Sequence[tuple[Generation, list[Event], bool]]) -> None:
+    """Give clients of one event loop what has come for them."""
+    for generation, events, is_last in parts:
+        generation.hear(events, is_last)

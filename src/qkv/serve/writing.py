@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, repeat
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from qkv.decode.closed_batch import draws, join
 from qkv.decode.request import prompt_limits
 from qkv.errors import UserError
 from qkv.serve.api.openai_shapes import LEAST_TEMPERATURE, ChatRequest, CompletionRequest, Sampling
-from qkv.serve.worker import Worker
+from qkv.serve.worker import Generation, Worker
 from qkv.tasks import LanguageModel, Translator
 from qkv.tasks.texts import listed_texts
 from qkv.text import TextStream, Tokenizer
@@ -47,6 +47,7 @@ class Piece:
     choice: Choice
     text: str
     tokens: Sequence[ScoredToken] = ()
+    finish: str | None = None  # why the choice ends here
 
 
 @dataclass(frozen=True)
@@ -239,11 +240,11 @@ def spelt_texts(tokenizer: Tokenizer, given: str | Sequence[Any], name: str) -> 
     """Prompts, the field `name` of a request, as texts; tokens are spelt."""
     if not isinstance(given, str) and not given:
         raise UserError(f"{name} is an empty list; give a text, or a list of them.")
-    rows, n_tokens = _listed(given), len(tokenizer)
-    return [
-        row if isinstance(row, str) else tokenizer.decode(check_tokens(row, n_tokens))
-        for row in rows
-    ]
+    rows = _listed(given)
+    if isinstance(rows[0], str):  # the vocabulary need not be counted, which takes milliseconds
+        return rows
+    n_tokens = len(tokenizer)
+    return [tokenizer.decode(check_tokens(row, n_tokens)) for row in rows]
 
 
 def _listed(given: str | Sequence[Any]) -> list[Any]:
@@ -310,7 +311,7 @@ class _Growing:
             text = text.removeprefix(" ")
         choice.text += text
         choice.tokens += scored
-        return Piece(choice, text, scored)
+        return Piece(choice, text, scored, choice.finish)
 
 
 class Answer:
@@ -322,43 +323,49 @@ class Answer:
         self.choices = [Choice(index) for index in range(plan.n_rows)]
         self.of_prompts = list(_grouped(self.choices, [each.n_choices for each in plan.asked]))
 
-    async def pieces(self) -> AsyncGenerator[Piece]:
-        """Yield what the choices grow by, until all have ended."""
-        async for piece in self._echoes():
-            yield piece
+    async def pieces(self, whole: bool = False) -> AsyncGenerator[list[Piece]]:
+        """Yield what the choices grow by, until all have ended; `whole`: nobody reads it before."""
+        yield await self._echoes()
         if self.plan.n_generated == 0:
             for choice in self.choices:
                 choice.finish = "length"
-                yield Piece(choice, "")
+            yield [Piece(choice, "", finish=choice.finish) for choice in self.choices]
             return
-        generation = self.worker.generate(self.plan.requests)
+        has_stops = any(asked.stops for asked in self.plan.asked)  # which end a text at any token
+        generation = self.worker.generate(self.plan.requests, whole and not has_stops)
         sizes = [len(asked.requests) for asked in self.plan.asked]
         handles = list(_grouped(generation.handles, sizes))
         try:
             readers = self._readers(handles)
-            async for event in generation:
-                self.n_generated += 1 if event.handle.request.beams == 1 else 0
-                if growing := readers.get(event.handle):
-                    grown = growing.push(event)
-                    if grown is None:
-                        continue
-                    if growing.choice.finish and not event.handle.is_done:
-                        generation.cancel([event.handle])
-                    yield grown
-            async for piece in self._read_at_the_end(handles):
-                yield piece
+            async for events in generation:
+                self.n_generated += sum(event.handle.request.beams == 1 for event in events)
+                yield list(self._grown(generation, readers, events))
+            yield await self._read_at_the_end(handles)
         finally:
             generation.cancel()
 
+    def _grown(
+        self, generation: Generation, readers: Mapping[Handle, _Growing], events: Sequence[Event]
+    ) -> Iterator[Piece]:
+        """Read what has come; a text that has ended before its request gives that up."""
+        for event in events:
+            if growing := readers.get(event.handle):
+                grown = growing.push(event)
+                if grown is None:
+                    continue
+                if growing.choice.finish and not event.handle.is_done:
+                    generation.cancel([event.handle])
+                yield grown
+
     async def finish(self) -> None:
         """Wait for the whole texts."""
-        async for _ in self.pieces():
+        async for _ in self.pieces(whole=True):
             pass
 
-    async def _echoes(self) -> AsyncIterator[Piece]:
+    async def _echoes(self) -> list[Piece]:
         """Give every choice its prompt, with the log-probabilities of its tokens."""
         if not self.plan.echo:
-            return
+            return []
         n_top = self.plan.n_top
         scored: list[list[ScoredToken]] = [[] for _ in self.plan.asked]
         if n_top is not None:
@@ -371,10 +378,12 @@ class Answer:
                 ]
                 for prompt, row in zip(prompts, ranked, strict=True)
             ]
+        pieces = []
         for asked, choices, tokens in zip(self.plan.asked, self.of_prompts, scored, strict=True):
             for choice in choices:
                 choice.text, choice.tokens = asked.shown, list(tokens)
-                yield Piece(choice, asked.shown, tokens)
+                pieces.append(Piece(choice, asked.shown, tokens))
+        return pieces
 
     def _readers(self, handles: Sequence[Sequence[Handle]]) -> dict[Handle, _Growing]:
         task, scored = self.worker.task, self.plan.n_top is not None
@@ -385,13 +394,15 @@ class Answer:
             for choice, handle in zip(choices, own, strict=True)
         }
 
-    async def _read_at_the_end(self, handles: Sequence[Sequence[Handle]]) -> AsyncIterator[Piece]:
+    async def _read_at_the_end(self, handles: Sequence[Sequence[Handle]]) -> list[Piece]:
         """Read searches, whose texts are known when all is done."""
         asked_for = zip(self.plan.asked, self.of_prompts, handles, strict=True)
         searches = [(asked.read, choices, own) for asked, choices, own in asked_for if asked.read]
         if not searches:
-            return
-        found = await self.worker.run(lambda task: [read(task, own) for read, _, own in searches])
+            return []
+        pieces = []
+        # Together with those of other clients: the worker takes one kind of job between two steps.
+        found = await self.worker.gather(_read, [(read, own) for read, _, own in searches])
         for (_, choices, own), texts in zip(searches, found, strict=True):
             ended = any(best.finished for handle in own for best in handle.hypotheses)
             self.n_generated += sum(  # draws were counted token by token
@@ -403,13 +414,20 @@ class Answer:
             for choice, text in zip(choices, chain(texts, repeat("")), strict=False):
                 choice.text += text
                 choice.finish = "stop" if ended or not own else "length"
-                yield Piece(choice, text)
+                pieces.append(Piece(choice, text, finish=choice.finish))
+        return pieces
 
 
 def _grouped(items: Sequence[T], sizes: Sequence[int]) -> Iterator[list[T]]:
     """Give each prompt its own of the items, which stand one behind the other."""
     left = iter(items)
     return (list(islice(left, size)) for size in sizes)
+
+
+def _read(
+    task: Any, searches: Sequence[tuple[Callable[[Any, Sequence[Handle]], list[str]], list[Handle]]]
+) -> list[list[str]]:
+    return [read(task, handles) for read, handles in searches]
 
 
 def _ranked(task: LanguageModel, prompts: list[list[int]], n_top: int) -> list[Any]:

@@ -18,7 +18,6 @@ from tokenizers.decoders import DecodeStream
 from tokenizers.pre_tokenizers import Split
 
 from qkv.errors import UserError
-from qkv.text.pieces import BYTES
 from qkv.text.tokenizer import Tokenizer
 
 LONE_BYTE = re.compile("[\udc80-\udcff]")  # as Python's "surrogateescape" writes it
@@ -94,10 +93,7 @@ class _Decoder:
 
     def __init__(self, tokenizer: Tokenizer, after: Sequence[int]) -> None:
         self._backend, self._skipped = tokenizer._backend, set(tokenizer.special_ids)
-        decoder = self._backend.decoder
-        has_bytes = decoder is not None and decoder.decode(["<0x61>"]) == "a"
-        ids = [self._backend.token_to_id(byte) for byte in BYTES if has_bytes]
-        self._byte_ids = [id for id in ids if id is not None and None not in ids]
+        self._byte_ids = tokenizer.byte_ids
         self._bytes = {id: bytes([byte]) for byte, id in enumerate(self._byte_ids)}
         self._utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._shown: list[int] = []  # the ids of the last text that came

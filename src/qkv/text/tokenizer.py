@@ -17,7 +17,7 @@ import tokenizers
 from qkv.errors import UserError
 from qkv.files import reading, write_json, write_text
 from qkv.text.offsets import ADDED_SPACE, TokenSpans, WordTokens, locate, tokens_by_word
-from qkv.text.pieces import BOS, BYTE_LEVEL, BYTE_PIECE, EOS, PAD, UNK, name_parts, readable
+from qkv.text.pieces import BOS, BYTE_LEVEL, BYTE_PIECE, BYTES, EOS, PAD, UNK, name_parts, readable
 from qkv.text.words import Span, join_words
 
 # The usual names of special tokens by role, the likeliest first.
@@ -115,6 +115,16 @@ class Tokenizer:
                 f"a chat template that does without, such as 'plain'."
             )
         return int(id)
+
+    @cached_property
+    def byte_ids(self) -> list[int]:
+        """The pieces of the 256 bytes, <0x00> to <0xFF>; none where not all are there as bytes."""
+        decoder = self._backend.decoder
+        if decoder is None or decoder.decode(["<0x61>"]) != "a":
+            return []
+        ids = [self._backend.token_to_id(byte) for byte in BYTES]
+        known = [id for id in ids if id is not None]
+        return known if len(known) == len(ids) else []
 
     def add_special(self, names: Sequence[str]) -> int:
         """Add the special tokens that are missing at the vocabulary's end, and count those."""

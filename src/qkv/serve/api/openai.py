@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -21,7 +20,7 @@ from qkv.serve.api.openai_shapes import ChatRequest, CompletionRequest, Embeddin
 from qkv.serve.errors import error_content
 from qkv.serve.hang_up import EventStream, answer
 from qkv.serve.models import Models
-from qkv.serve.observe import note
+from qkv.serve.observe import note, random_id
 from qkv.serve.settings import ServeSettings
 from qkv.serve.token_texts import TokenTexts
 from qkv.serve.worker import Worker
@@ -135,10 +134,12 @@ class _Writing:
             async with stack, asyncio.timeout(self.seconds):
                 for part in shape.start(written):
                     yield _event(shape.chunk(part))
-                async with aclosing(written.pieces()) as pieces:
-                    async for piece in pieces:
-                        if piece.text or piece.tokens or piece.choice.finish:
-                            yield _event(shape.chunk(shape.part(piece)))
+                async with aclosing(written.pieces()) as parts:
+                    async for pieces in parts:
+                        shown = [x for x in pieces if x.text or x.tokens or x.finish]
+                        # What has come together is sent together.
+                        if shown:
+                            yield "".join(_event(shape.chunk(shape.part(x))) for x in shown)
                 if self.body.includes_usage:
                     yield _event({**shape.chunk(), "usage": usage(written)})
         except Exception as error:
@@ -215,7 +216,7 @@ class _Shape(ABC):
 
     def __init__(self, name: str, body: Any, worker: Worker) -> None:
         self.body = body
-        id = f"{self.prefix}-{uuid.uuid4().hex}"
+        id = f"{self.prefix}-{random_id(128)}"
         self._head = {"id": id, "created": int(time.time()), "model": name}
         scored = body.logprobs not in (None, False)
         self._texts = TokenTexts(worker.task.tokenizer) if scored else None
@@ -259,14 +260,14 @@ class _CompletionShape(_Shape):
     prefix = "cmpl"
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        return self.part(Piece(choice, choice.text, choice.tokens))
+        return self.part(Piece(choice, choice.text, choice.tokens, choice.finish))
 
     def part(self, piece: Piece) -> dict[str, Any]:
         return {
             "index": piece.choice.index,
             "text": piece.text,
             "logprobs": self._log_probabilities(piece.choice.index, piece.tokens),
-            "finish_reason": piece.choice.finish,
+            "finish_reason": piece.finish,
         }
 
     def _log_probabilities(
@@ -323,7 +324,7 @@ class _ChatShape(_Shape):
             "index": piece.choice.index,
             "delta": {"content": piece.text} if piece.text else {},
             "logprobs": self._log_probabilities(piece.tokens),
-            "finish_reason": piece.choice.finish,
+            "finish_reason": piece.finish,
         }
 
     def _log_probabilities(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:

@@ -71,5 +71,5 @@ async def _search(worker: Worker, ask: Ask) -> None:
     request = await worker.run(missing_search, ask)
     if request is None:
         return
-    handles = await worker.generate([request]).finish()
+    handles = await worker.generate([request], whole=True).finish()
     await worker.run(untouched, ask, join(handles)[0])

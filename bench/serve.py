@@ -141,7 +141,7 @@ async def ask(client: httpx.AsyncClient, path: str, content: dict[str, Any]) -> 
         raise RuntimeError(f"{path}: {answer.status_code} {answer.text[:200]}")
     if content.get("stream"):
         if "data: [DONE]" not in answer.text or '"error"' in answer.text:
-            raise RuntimeError(f"{path}: a stream ended early")
+            raise RuntimeError(f"{path}: a stream ended early: …{answer.text[-300:]}")
         return [line for line in answer.text.splitlines() if '"text"' in line and _has_text(line)]
     found = answer.json()
     if path == "/translate":

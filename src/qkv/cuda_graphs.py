@@ -6,6 +6,7 @@ memory.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 S = TypeVar("S")
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def leaves(state: Any) -> Iterator[Tensor]:
@@ -67,8 +69,9 @@ def record(
             work()
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    # Other threads (a server's, a loader's) may use the GPU meanwhile.
-    with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
+    # Other threads (a server's, a loader's) may use the GPU meanwhile, but torch has one stream for
+    # the recordings of all of them.
+    with _ONE_AT_A_TIME, torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
         work()
     return graph.replay
 

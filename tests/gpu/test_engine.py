@@ -1,5 +1,7 @@
 """The engine on a GPU: recorded and compiled steps give what a CPU gives, whoever runs beside."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -126,6 +128,20 @@ def test_two_streams_at_once(models):
             if event is not None:
                 tokens.append(event.token)
     assert found == [handle.tokens for handle in expected]
+
+
+def test_two_models_at_once():
+    """Each in a thread of its own, as in a server: both record their steps."""
+    pairs = [twins(name) for name in ("llama", "transformer")]
+    asked = [requests(on_cpu, 8) for on_cpu, _ in pairs]
+    expected = [Engine(on_cpu).run(some) for (on_cpu, _), some in zip(pairs, asked, strict=True)]
+    with ThreadPoolExecutor(len(pairs)) as threads:
+        runs = [
+            threads.submit(Engine(on_gpu).run, some)
+            for (_, on_gpu), some in zip(pairs, asked, strict=True)
+        ]
+    for run, handles in zip(runs, expected, strict=True):
+        assert_same(run.result(), handles)
 
 
 COMPILED = [("llama", 0, 1), ("llama", 3, 3), ("transformer", 1, 3), ("t5", 2, 2)]

@@ -85,7 +85,7 @@ class Step:
         return replace(
             self,
             state=cloned(self.state),
-            slots=cloned(self.slots),
+            slots=replace(cloned(self.slots), ended=torch.zeros_like(self.slots.ended)),
             # Compiled code depends on strides, and this may be a part of a larger store.
             store=torch.empty_strided(
                 self.store.size(),

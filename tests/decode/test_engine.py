@@ -188,6 +188,22 @@ def test_what_was_read_is_kept_for_prompts_that_begin_with_it():
     assert_same(engine.run([other])[0], alone(model, other))
 
 
+@pytest.mark.parametrize("limit", range(5, 18))
+def test_what_was_read_is_kept_whoever_joins_as_it_ends(limit):
+    """Of fixed shape, it may end in a step that was launched ahead."""
+    model = MODELS["llama"]
+    engine = Engine(model, fixed=True)
+    rules = DecodeConfig(beams=1)
+    begin = tuple(range(4, 30))
+    first = engine.submit(Request(begin, limit, (VOCABULARY,), rules, keep=True))
+    engine.step()
+    engine.run([Request((9, 3), 4, (VOCABULARY,), rules) for _ in range(3)])
+    longer = Request((*begin, *first.tokens, 7, 9), 4, (VOCABULARY,), rules)
+    (second,) = engine.run([longer])
+    assert second.n_read == 2
+    assert_same(second, alone(model, longer))
+
+
 def test_nothing_is_kept_of_weights_that_were_changed():
     model = spread(Decoder(preset("gpt2", **SIZES)))
     engine = Engine(model)

@@ -255,15 +255,20 @@ class Engine:
 
     def _lane(self, beams: int) -> Lane:
         if beams not in self._lanes:
-            self._lanes[beams] = Lane(self.model, beams, self.fixed, self.compiled)
+            self._lanes[beams] = Lane(self.model, beams, self.fixed, self.compiled, self._leaves)
         return self._lanes[beams]
 
     def _drop_done(self) -> list[Event]:
         for lane in self._lanes.values():
             for handle in lane.handles:
-                if handle.is_done and handle.request.keep and not handle.is_kept and handle.tokens:
-                    self._keep(lane, handle)
+                if handle.is_done:
+                    self._leaves(lane, handle)
         return [event for lane in self._lanes.values() for event in lane.drop_done(at_once=False)]
+
+    def _leaves(self, lane: Lane, handle: Handle) -> None:
+        """Keep what was read for a request that is done, if it asks for that."""
+        if handle.request.keep and not handle.is_kept and handle.tokens:
+            self._keep(lane, handle)
 
     def _fail(self, error: BaseException) -> None:
         """Give up all requests, since rows may be half written; who streams one hears why."""

@@ -44,8 +44,10 @@ class Lane:
         beams: int,
         fixed: bool = False,
         compiled: bool | None = None,
+        leaves: Callable[[Lane, Handle], None] = lambda lane, handle: None,
     ) -> None:
         self.model, self.beams, self.fixed = model, beams, fixed
+        self._leaves = leaves  # hears of a request that is done, while its keys are still there
         vocab_size, self.device = model.config.vocab_size, next(model.parameters()).device
         self.search: GreedySearch | BeamSearch = (
             GreedySearch(vocab_size, self.device)
@@ -126,6 +128,8 @@ class Lane:
     def _close_gaps(self) -> list[int]:
         """Move the last rows to where requests are done; return the rows that stay, in order."""
         done = {row for row, handle in enumerate(self.handles) if handle.is_done}
+        for row in done:
+            self._leaves(self, self.handles[row])
         left = len(self.filled) - len(done)
         stay = [row for row in range(left, len(self.filled)) if row not in done]
         holes = [row for row in sorted(done) if row < left]

@@ -18,11 +18,11 @@ from qkv.cli.common import (
     given_lines,
     load_as,
     named_by_options,
-    recipe_of,
 )
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
+    from qkv.config import DataConfig
     from qkv.tasks import Classification, Classifier, ImageClassifier
 
 Texts = tuple[str, ...]
@@ -98,7 +98,8 @@ def classify(
         )
     if table and input_:
         model, n_texts = settings["model"], classifier.classes.n_texts
-        answer_lines([_rows(input_, text_field or (), model, n_texts)], ask, show)
+        rows = _rows(input_, text_field or (), classifier.recipe.data, model, n_texts)
+        answer_lines([rows], ask, show)
     else:
         answer_lines(given_lines(text, input_, reads_images), ask, show)
 
@@ -121,14 +122,15 @@ def _is_table(path: Path) -> bool:
     return kind_of(path) in TABLES
 
 
-def _rows(path: Path, fields: Sequence[str], model: str, n_texts: int) -> list[Texts]:
+def _rows(
+    path: Path, fields: Sequence[str], data: DataConfig, model: str, n_texts: int
+) -> list[Texts]:
     """The texts of a table's rows, blank ones too; its columns are those of training."""
     from qkv.data.formats.labelled import read_texts
 
     with named_by_options():
         if fields:
             return read_texts([path], fields, blank=True)
-        data = recipe_of(model).data
         found = read_texts([path], data.text_field, data.label_field, blank=True)
     if n_texts and len(found[0]) != n_texts:
         raise UserError(

@@ -112,6 +112,12 @@ class StoredModel:
     `ChatTemplateError` where that has no equal among our templates."""
     dtype: str | None = None  # of the weights once they are loaded, one of DTYPES; None: as usual
     model_type: str = ""  # of a Hugging Face checkpoint, which an export then writes again
+    adapter: Path | None = None  # the folder of an adapter that was trained here
+
+    @property
+    def recipe_path(self) -> Path:
+        """The recipe of the run that made the model, if there is one."""
+        return (self.adapter or self.path) / "recipe.toml"
 
     def __str__(self) -> str:
         return str(self.path)

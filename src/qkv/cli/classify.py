@@ -49,7 +49,10 @@ def answering(
     either: Any = (Classifier, ImageClassifier)
     classifier: Classifier | ImageClassifier = load_as(model, device, dtype, either, "classifier")
     kind = "class" if isinstance(classifier, ImageClassifier) else classifier.classes.kind
-    _check_kind(model, kind, threshold, show_all)
+    if threshold is not None and isinstance(classifier, ImageClassifier):
+        raise UserError(f"{model} gives an image one label; leave --threshold out.")
+    if show_all and kind == "number":
+        raise UserError(f"{model} gives a number and has no labels; leave --all out.")
     as_line = partial(_as_json, kind) if as_json else partial(_as_text, show_all)
     if isinstance(classifier, ImageClassifier):
         return Answering(classifier, partial(_classify_images, classifier), as_line)
@@ -153,16 +156,6 @@ def _texts(given: Given, n_texts: int, number: int = 0) -> Texts:
             f"{'' if n_texts == 1 else ', or a pair'}, or a table as --input."
         )
     return texts
-
-
-def _check_kind(folder: str, kind: str, threshold: float | None, show_all: bool) -> None:
-    if threshold is not None and kind != "classes":
-        answer = "a number" if kind == "number" else "the one likeliest class"
-        raise UserError(f"{folder} gives {answer}; --threshold is for several classes at once.")
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise UserError(f"--threshold is {threshold}, but must be a probability, from 0 to 1.")
-    if show_all and kind == "number":
-        raise UserError(f"{folder} gives a number and has no labels; leave --all out.")
 
 
 def as_text(found: Classification, show_all: bool = False) -> str:

@@ -148,6 +148,7 @@ def named_by_options(before: int = 0) -> Iterator[None]:
             ("text_field under [data]", "--text-field"),
             ("label_field under [data]", "--label-field"),
             ("truncate=True", "--truncate"),
+            ("threshold is", "--threshold is"),
         ):
             sentence = sentence.replace(setting, option)
         raise UserError(sentence) from error

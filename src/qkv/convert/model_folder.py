@@ -219,7 +219,7 @@ def model_content(
 
 
 def save_model_folder(
-    folder: Path,
+    folder: str | Path,
     content: Mapping[str, Any],
     weights: Model | Mapping[str, Tensor],
     tokenizers: Tokenizers | None = None,
@@ -231,7 +231,7 @@ def save_model_folder(
     weights and config.json carry one digest: after a kill between two moves they differ, and the
     folder is refused.
     """
-    adapter: dict[str, Any] = {}
+    folder, adapter = Path(folder), dict[str, Any]()
     if isinstance(weights, nn.Module) and weights.adapted_from:
         from qkv.convert.adapter import adapter_tensors, adapter_values
 

@@ -89,7 +89,7 @@ class Classifier(TaskObject):
             raise UserError(f"{folder} gives {n_labels} numbers, not one; restore config.json.")
         return cls(model, tokenizer, classes)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write a model folder."""
         classes = dataclasses.asdict(self.classes)
         save_encoder(folder, "classify", self.model, self.tokenizer, classify=classes)

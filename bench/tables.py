@@ -46,11 +46,11 @@ Multi30k English → German, BLEU, mean of two seeds; Multi30k 英译德，BLEU�
 quality.multi30k.mean; test BLEU
 the same, seconds from the command to the scores; 同上，从命令到分数的秒数; \
 quality.multi30k.mean; seconds, command to scores
-Tiny Shakespeare, validation loss, one seed; 小莎士比亚，验证损失，一个种子; \
+Tiny Shakespeare, validation loss, one seed; Tiny Shakespeare，验证损失，一个种子; \
 quality.shakespeare.0; validation loss
 the same, seconds from the command to nanoGPT's 1.4697; 同上，从命令到 nanoGPT 的 1.4697 的秒数; \
 quality.shakespeare.0; seconds to 1.4697
-Tiny Shakespeare on a CPU; 小莎士比亚，CPU; quality.shakespeare.cpu; validation loss
+Tiny Shakespeare on a CPU; Tiny Shakespeare，CPU; quality.shakespeare.cpu; validation loss
 SST-2, `minilm` taught by `smollm2`, accuracy; SST-2，`smollm2` 教 `minilm`，准确率; \
 quality.taught.taught; mean
 packaged demo, exact match, %; 随包演示，完全一致，%; quality.demo.demo; exact match, %

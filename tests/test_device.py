@@ -1,5 +1,7 @@
 """What 'auto' means here, and devices that are none."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -22,8 +24,8 @@ def test_auto_is_a_gpu_where_there_is_one(there: bool, monkeypatch: pytest.Monke
             pick_device("cuda")
 
 
-@pytest.mark.parametrize("name", ["gpu", "", "mps", "meta", "cuda:x"])
-def test_other_devices_are_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["gpu", "", "mps", "meta", "cuda:x", None])
+def test_other_devices_are_refused(name: Any) -> None:
     with pytest.raises(UserError, match="use 'cpu', 'cuda' or 'auto'"):
         pick_device(name)
 

@@ -124,7 +124,15 @@ def test_what_can_be_no_path_is_found_nowhere(shelf: Path, name: str) -> None:
         find_model(name)
 
 
-@pytest.mark.parametrize("name", [None, 3, ""])
+class Model:
+    """The object of a model, given for its name."""
+
+    def __repr__(self) -> str:
+        return "Translator(2 + 2 layers)"
+
+
+@pytest.mark.parametrize("name", [None, 3, "", Model()])
 def test_what_is_no_name_is_refused(name: Any) -> None:
+    assert split_adapter(name) == (name, None)
     with pytest.raises(UserError, match=r"A model is named by its path, .* but .* was given; give"):
         find_model(name)

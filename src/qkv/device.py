@@ -25,7 +25,7 @@ def pick_device(name: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
         raise UserError(f"Unknown device {name!r}; use 'cpu', 'cuda' or 'auto'.")

@@ -82,7 +82,7 @@ def packaged() -> dict[str, Path]:
 
 def split_adapter(name: str | Path) -> tuple[str | Path, Path | None]:
     """Split `BASE+ADAPTER`, a model with a LoRA adapter, into both; a path that exists is one."""
-    base, plus, adapter = str(name).rpartition("+")
+    base, plus, adapter = str(name).rpartition("+") if isinstance(name, str | Path) else ("",) * 3
     if not plus or _exists(name) or not _exists(adapter) or not Path(adapter).is_dir():
         return name, None
     return base, Path(adapter)

@@ -5,7 +5,9 @@ import json
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -239,6 +241,15 @@ def test_the_override_that_another_section_clashes_with_is_named(path):
     with pytest.raises(UserError, match=r"recipe.toml: \[train\]: consistency needs"):
         path.write_text(f"{path.read_text()}[classify]\nkind = 'number'\n")
         load_recipe(path, ["data.valid_size=3"])
+
+
+def test_values_of_python_may_be_numbers_of_numpy_and_torch():
+    train = {"steps": np.int64(3), "lr": np.float32(0.5), "seed": torch.tensor(2)}
+    read = recipe_from({"train": {**train, "tensorboard": np.bool_(False)}}).train
+    assert read == TrainConfig(steps=3, lr=0.5, seed=2, tensorboard=False)
+    assert (type(read.steps), type(read.lr)) == (int, float)
+    with pytest.raises(UserError, match=r"steps is 0\.5, but must be a whole number"):
+        recipe_from({"train": {"steps": np.float32(0.5)}})
 
 
 def test_values_of_python_may_be_paths():

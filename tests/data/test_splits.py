@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data import Splits, draw_examples, read_splits
+from qkv.data import Splits, draw_examples, read_splits, repeated
 from qkv.errors import UserError
 
 Example = tuple[str, int]  # a text and its number
@@ -51,6 +51,8 @@ def test_at_most_a_tenth_is_held_out_by_the_seed() -> None:
     assert len(split(numbered(25), 1000).valid) == 2
     with pytest.raises(UserError, match=r"9 examples are too few.*give valid_examples"):
         split(numbered(9))
+    with pytest.raises(UserError, match="give valid_pairs, or valid_source and valid_target"):
+        read_splits(lambda prefix: [] if prefix else numbered(9), "pairs", 5, 0, key=lambda x: x[0])
     with pytest.raises(UserError, match=r"no examples are given; set examples under \[data\]"):
         split([])
 
@@ -61,11 +63,9 @@ def test_splits_that_are_given_are_kept_and_what_they_repeat_is_said() -> None:
         "valid_": [("a", 4), ("b", 2), ("c", 5)],
         "test_": [("d", 6)],
     }
-    said: list[str] = []
-    splits = read_splits(
-        given.__getitem__, "pairs", 5, 0, key=lambda example: example[0], say=said.append
-    )
+    splits = read_splits(given.__getitem__, "pairs", 5, 0, key=lambda example: example[0])
     assert splits == Splits(*given.values())
+    said = list(repeated(splits, "pairs", lambda example: example[0]))
     assert len(said) == 1
     assert said[0].startswith("valid: 2 of 3 pairs are in the training data too")
 
@@ -88,6 +88,19 @@ def test_the_last_example_of_a_label_is_never_held_out() -> None:
         assert numbers & {3, 4}
         assert 7 in numbers
         assert sorted(splits.train + splits.valid, key=lambda example: example[1]) == examples
+
+
+def test_labels_that_are_all_different_are_named_as_the_reason() -> None:
+    """As where the text's column is read for the label's."""
+    with pytest.raises(UserError, match="each has a label of its own; read labels from the right"):
+        read_splits(
+            lambda prefix: [] if prefix else numbered(60),
+            "examples",
+            5,
+            0,
+            key=lambda example: example[0],
+            labels=lambda example: {example[1]},
+        )
 
 
 KINDS = st.lists(st.sampled_from("xyz"), min_size=1, max_size=40)

@@ -69,6 +69,7 @@ def test_a_document_is_what_it_was_in_the_run(
     words: list[object] = ["evaluate", "--model", speaker, "--text"]
     expected = f"{package.evaluate(package.load(speaker), texts)}\n"
     assert qkv(*words, file).out == expected
+    assert f"{package.evaluate(package.load(speaker), file)}\n" == expected
     table = write_records(tmp_path / "a.v2.jsonl", *({"n": 1, "said": text} for text in texts))
     assert "name one as --text-field" in qkv(*words, table).mistake
     assert qkv(*words, table, "--text-field", "said").out == expected

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.config import EmbedConfig, MaskConfig, load_recipe
+from qkv.config import EmbedConfig, MaskConfig
 from qkv.data import Batch, validation_batches
 from qkv.errors import UserError
 from qkv.model import Encoder as Model
@@ -132,8 +132,8 @@ def test_evaluate_gives_the_figures_of_the_run(
     tmp_path_factory: pytest.TempPathFactory, pairs: str
 ) -> None:
     done = learned(tmp_path_factory, pairs)
-    path, mask = done.folder.parent / "test.txt", load_recipe(done.folder / "recipe.toml").mask
     model, counts = qkv.load(done.folder, device="cpu"), list[tuple[int, int]]()
+    path, mask = done.folder.parent / "test.txt", model.recipe.mask
     found = qkv.evaluate(model, path, mask=mask, progress=lambda *count: counts.append(count))
     assert found.scores == done.scores["test"]
     assert counts[-1][0] == counts[-1][1] >= 40

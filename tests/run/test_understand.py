@@ -116,6 +116,14 @@ def test_a_small_draw_is_of_each_class_and_within_a_larger_one(tmp_path: Path) -
     labels = [example.label for example in draws[9]]
     assert sorted(labels) == ["animal"] * 3 + ["metal"] * 3 + ["plant"] * 3
     assert job(tmp_path, data_n_examples=9, train_seed=1).splits.train != draws[9]
+    # Those of the test file that are trained on are counted, not those that could have been.
+    said: list[str] = []
+    test = str(tmp_path / "class.train.tsv")
+    made = job(tmp_path, said=said, data_n_examples=9, data_test_examples=test)
+    texts = {example.texts for example in made.splits.train}
+    n_repeated = sum(example.texts in texts for example in made.splits.test)
+    assert f"test: {n_repeated} of 300 examples are in the training data too" in "\n".join(said)
+    assert n_repeated < 300
 
 
 def test_the_card_counts_the_layers_that_there_are(tmp_path: Path) -> None:

@@ -149,6 +149,12 @@ def test_thresholds_decide_which_of_many_classes_are_given() -> None:
     assert len(model.classify("the cat", threshold=just).labels) == 3  # at least, not more than
     nothing = model.classify("the cat", threshold=1.0)
     assert (nothing.labels, nothing.label, nothing.probability) == ((), "", None)
+    with pytest.raises(UserError, match=r"threshold is 1\.5, but must be a probability"):
+        model.classify("the cat", threshold=1.5)
+    for kind, what in (("class", "the one likeliest class"), ("number", "a number")):
+        other = classifier(("value",) if kind == "number" else ("a", "b"), kind=kind)
+        with pytest.raises(UserError, match=f"gives {what}; threshold is for several classes"):
+            other.classify("the cat", threshold=0.3)
     everything = model.classify("the cat", threshold=0.0)
     assert everything.label == "|".join(everything.labels)
     assert everything.probability == max(everything.probabilities.values())

@@ -65,7 +65,7 @@ OTHERS: dict[str, Callable[[], Any]] = {
 def saved(name: str, folder: Path) -> Any:
     model = {**MODELS, **OTHERS}[name]()
     model.model.float()  # as weights are read
-    model.save(folder)
+    model.save(str(folder))
     return model
 
 

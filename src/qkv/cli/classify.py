@@ -18,11 +18,11 @@ from qkv.cli.common import (
     given_lines,
     load_as,
     named_by_options,
-    recipe_of,
 )
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
+    from qkv.config import DataConfig
     from qkv.tasks import Classification, Classifier, ImageClassifier
 
 Texts = tuple[str, ...]
@@ -49,7 +49,10 @@ def answering(
     either: Any = (Classifier, ImageClassifier)
     classifier: Classifier | ImageClassifier = load_as(model, device, dtype, either, "classifier")
     kind = "class" if isinstance(classifier, ImageClassifier) else classifier.classes.kind
-    _check_kind(model, kind, threshold, show_all)
+    if threshold is not None and isinstance(classifier, ImageClassifier):
+        raise UserError(f"{model} gives an image one label; leave --threshold out.")
+    if show_all and kind == "number":
+        raise UserError(f"{model} gives a number and has no labels; leave --all out.")
     as_line = partial(_as_json, kind) if as_json else partial(_as_text, show_all)
     if isinstance(classifier, ImageClassifier):
         return Answering(classifier, partial(_classify_images, classifier), as_line)
@@ -98,7 +101,8 @@ def classify(
         )
     if table and input_:
         model, n_texts = settings["model"], classifier.classes.n_texts
-        answer_lines([_rows(input_, text_field or (), model, n_texts)], ask, show)
+        rows = _rows(input_, text_field or (), classifier.recipe.data, model, n_texts)
+        answer_lines([rows], ask, show)
     else:
         answer_lines(given_lines(text, input_, reads_images), ask, show)
 
@@ -121,14 +125,15 @@ def _is_table(path: Path) -> bool:
     return kind_of(path) in TABLES
 
 
-def _rows(path: Path, fields: Sequence[str], model: str, n_texts: int) -> list[Texts]:
+def _rows(
+    path: Path, fields: Sequence[str], data: DataConfig, model: str, n_texts: int
+) -> list[Texts]:
     """The texts of a table's rows, blank ones too; its columns are those of training."""
     from qkv.data.formats.labelled import read_texts
 
     with named_by_options():
         if fields:
             return read_texts([path], fields, blank=True)
-        data = recipe_of(model).data
         found = read_texts([path], data.text_field, data.label_field, blank=True)
     if n_texts and len(found[0]) != n_texts:
         raise UserError(
@@ -151,16 +156,6 @@ def _texts(given: Given, n_texts: int, number: int = 0) -> Texts:
             f"{'' if n_texts == 1 else ', or a pair'}, or a table as --input."
         )
     return texts
-
-
-def _check_kind(folder: str, kind: str, threshold: float | None, show_all: bool) -> None:
-    if threshold is not None and kind != "classes":
-        answer = "a number" if kind == "number" else "the one likeliest class"
-        raise UserError(f"{folder} gives {answer}; --threshold is for several classes at once.")
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise UserError(f"--threshold is {threshold}, but must be a probability, from 0 to 1.")
-    if show_all and kind == "number":
-        raise UserError(f"{folder} gives a number and has no labels; leave --all out.")
 
 
 def as_text(found: Classification, show_all: bool = False) -> str:

@@ -9,12 +9,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from qkv.errors import UserError
-
-if TYPE_CHECKING:
-    from qkv.config import Recipe
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -151,6 +148,7 @@ def named_by_options(before: int = 0) -> Iterator[None]:
             ("text_field under [data]", "--text-field"),
             ("label_field under [data]", "--label-field"),
             ("truncate=True", "--truncate"),
+            ("threshold is", "--threshold is"),
         ):
             sentence = sentence.replace(setting, option)
         raise UserError(sentence) from error
@@ -160,16 +158,6 @@ def check_writable(path: Path) -> None:
     """Refuse a file that cannot be written before the work is done that it is to hold."""
     if path.is_dir():
         raise UserError(f"{path} is a directory; name the file to write in it.")
-
-
-def recipe_of(folder: str) -> Recipe:
-    """The recipe that a model was trained with, where it is known: it says how examples look."""
-    from qkv.config import Recipe, load_recipe
-    from qkv.shelf import find_model, split_adapter
-
-    base, adapter = split_adapter(folder)
-    path = (adapter or find_model(base)) / "recipe.toml"
-    return load_recipe(path) if path.exists() else Recipe()
 
 
 @contextmanager

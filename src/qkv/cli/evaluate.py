@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +11,10 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.classify import as_text
-from qkv.cli.common import check_writable, counting_bar, named_by_options, one_line, recipe_of
+from qkv.cli.common import check_writable, counting_bar, named_by_options, one_line
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.config import Recipe
     from qkv.evaluation import Evaluation
 
 PICTURES = (".png", ".svg")
@@ -164,8 +162,11 @@ def _score_model(folder: str, device: str, dtype: str | None, given: dict[str, A
     data, settings = _data_and_settings(task, given, folder, what)
     if "picture" in given:
         _check_picture(given["picture"], folder, source.content)
+    loaded = load(source, device)
+    if task == "fill":
+        settings["mask"] = loaded.recipe.mask
     with counting_bar() as progress:
-        found = score(load(source, device), data, progress=progress, **settings)
+        found = score(loaded, data, progress=progress, **settings)
     if dtype in ("int8", "int4"):
         floats = load(open_model(source, "fp32"), device)
         with counting_bar() as progress:
@@ -201,25 +202,15 @@ def _data_and_settings(
         return read(given, folder, what)
     if "examples" not in given:
         raise UserError(f"{what}; give what it is scored on as --examples.")
-    recipe = recipe_of(folder)
-    if task == "tag":
-        columns = {"word_column": recipe.tag.word_column, "label_column": recipe.tag.label_column}
-        return given["examples"], columns
-    fields = [name for name in ("label_field", "text_field") if name in USED[task]]
-    return given["examples"], _as_in_training(given, fields, recipe)
-
-
-def _as_in_training(given: dict[str, Any], fields: Iterable[str], recipe: Recipe) -> dict[str, Any]:
-    """Columns or keys of a file: those that are given, and else those of training."""
-    return {name: given.get(name, getattr(recipe.data, name)) for name in fields}
+    return given["examples"], _kept(given, ("label_field", "text_field"))
 
 
 def _of_pairs(given: dict[str, Any], folder: str, what: str) -> tuple[Any, dict[str, Any]]:
-    """Two line-aligned files, or one of both sides whose columns are those of training."""
+    """Two line-aligned files, or one of both sides."""
     settings = _kept(given, ("beams", "tokenize"))
     if "pairs" in given:
         _check_used(given, (*PAIRS, *SEARCH), f"{what}, scored on --pairs")
-        return given["pairs"], settings | _as_in_training(given, PAIRS[1:], recipe_of(folder))
+        return given["pairs"], settings | _kept(given, PAIRS[1:])
     if not set(SIDES) <= given.keys():
         raise UserError(
             f"{what}; give the text to translate as --source and the references as --target, or "
@@ -230,24 +221,10 @@ def _of_pairs(given: dict[str, Any], folder: str, what: str) -> tuple[Any, dict[
 
 
 def _of_gaps(given: dict[str, Any], folder: str, what: str) -> tuple[Any, dict[str, Any]]:
-    """Documents and masks as the run that made the model had them, or as runs have by default."""
+    """Documents; what is masked in them is as in the run that made the model."""
     if "text" not in given:
         raise UserError(f"{what}; give the text whose tokens are masked and predicted as --text.")
-    recipe, documents = _documents(given, folder, "fill")
-    return documents, {"mask": recipe.mask, "max_length": recipe.data.max_length}
-
-
-def _documents(given: dict[str, Any], folder: str, task: str) -> tuple[Recipe, list[str]]:
-    """The recipe of the model's run, or one of the task by default, and the texts by its [data]."""
-    from qkv.config import recipe_from
-    from qkv.data import whole_documents
-
-    recipe = recipe_of(folder)
-    recipe = recipe if recipe.task == task else recipe_from({"task": task})
-    data = recipe.data
-    if "text_field" in given:
-        data = replace(data, text_field=tuple(given["text_field"]), template="")
-    return recipe, whole_documents(given["text"], data)
+    return given["text"], _kept(given, ("text_field",))
 
 
 def _of_language(given: dict[str, Any], folder: str, what: str) -> tuple[Any, dict[str, Any]]:
@@ -263,7 +240,7 @@ def _of_language(given: dict[str, Any], folder: str, what: str) -> tuple[Any, di
         if "records" in given:
             files = [given["records"]]
             return (read_preferences if hold_preferences(files) else read_conversations)(files), {}
-        return _documents(given, folder, "generate")[1], {}
+        return given["text"], {"text_field": given.get("text_field", ())}
     if given.get("normalize", "none") not in ("none", "tokens", "bytes"):
         raise UserError(
             f"--normalize is {given['normalize']!r}, but must be none, tokens or bytes."

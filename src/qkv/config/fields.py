@@ -75,6 +75,8 @@ class Section:
 
 def _checked(value: Any, hint: Any, where: str) -> Any:
     """Return `value` as the hinted type, or say what was expected."""
+    if getattr(value, "ndim", None) == 0:  # a number of NumPy or torch
+        value = value.item()
     origin, options = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _first_that_fits(value, options, hint, where)

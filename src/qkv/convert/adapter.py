@@ -259,7 +259,11 @@ def with_adapter(stored: StoredModel, folder: Path, name: str = "") -> StoredMod
             stored = as_causal_encoder(stored)
         tokenizers = cache(lambda: Tokenizers.load(folder))
         adapted = dataclasses.replace(
-            stored, content=content, read_tokenizers=tokenizers, read_chat=None
+            stored,
+            content=content,
+            read_tokenizers=tokenizers,
+            read_chat=None,
+            adapter=folder,
         )
         _check_sizes(folder, load_config(adapted)[1], load_config(stored)[1], name)
         stored = adapted

@@ -112,6 +112,12 @@ class StoredModel:
     `ChatTemplateError` where that has no equal among our templates."""
     dtype: str | None = None  # of the weights once they are loaded, one of DTYPES; None: as usual
     model_type: str = ""  # of a Hugging Face checkpoint, which an export then writes again
+    adapter: Path | None = None  # the folder of an adapter that was trained here
+
+    @property
+    def recipe_path(self) -> Path:
+        """The recipe of the run that made the model, if there is one."""
+        return (self.adapter or self.path) / "recipe.toml"
 
     def __str__(self) -> str:
         return str(self.path)
@@ -213,7 +219,7 @@ def model_content(
 
 
 def save_model_folder(
-    folder: Path,
+    folder: str | Path,
     content: Mapping[str, Any],
     weights: Model | Mapping[str, Tensor],
     tokenizers: Tokenizers | None = None,
@@ -225,7 +231,7 @@ def save_model_folder(
     weights and config.json carry one digest: after a kill between two moves they differ, and the
     folder is refused.
     """
-    adapter: dict[str, Any] = {}
+    folder, adapter = Path(folder), dict[str, Any]()
     if isinstance(weights, nn.Module) and weights.adapted_from:
         from qkv.convert.adapter import adapter_tensors, adapter_values
 

@@ -5,7 +5,7 @@ from qkv.data.corpus.documents import Piece, read_documents, whole_documents
 from qkv.data.corpus.held_out import HeldOut, hold_out
 from qkv.data.corpus.shards import cached_examples
 from qkv.data.corpus.tokens import TextCorpus, Tokens, load_corpus, text_tokenizer, training_text
-from qkv.data.files import read_lines, read_text
+from qkv.data.files import read_lines
 from qkv.data.formats.conll import Sentence
 from qkv.data.formats.conversations import read_conversations
 from qkv.data.formats.describe import describe_example
@@ -34,7 +34,7 @@ from qkv.data.items.windows import WindowItems
 from qkv.data.overlaps import answer_place, most_central, windows
 from qkv.data.prefetch import prefetch
 from qkv.data.ragged import Ragged
-from qkv.data.splits import Splits, draw_examples, read_splits
+from qkv.data.splits import Splits, draw_examples, read_splits, repeated
 from qkv.data.stream import Stream, validation_batches
 
 __all__ = [
@@ -103,8 +103,8 @@ __all__ = [
     "read_splits",
     "read_squad",
     "read_tagged",
-    "read_text",
     "read_texts",
+    "repeated",
     "text_tokenizer",
     "training_text",
     "validation_batches",

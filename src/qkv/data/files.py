@@ -82,11 +82,6 @@ def read_lines(path: Path) -> list[str]:
     return list(lines(path))
 
 
-def read_text(path: Path) -> str:
-    """Read a UTF-8 file whole, decompressed by its name, with line ends as line feeds."""
-    return "".join(chunks(path))
-
-
 def lines(path: Path, progress: Progress | None = None) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 file, decompressed by its name, ended by \n or \r\n alone."""
     with opened(path, progress) as file:

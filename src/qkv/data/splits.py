@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -30,7 +30,6 @@ def read_splits(
     seed: int,
     key: Callable[[Example], Hashable],
     labels: Callable[[Example], Collection[Hashable]] = lambda example: (),
-    say: Callable[[str], object] = lambda sentence: None,
 ) -> Splits[Example]:
     """Read the three splits, and hold validation examples out where none are given.
 
@@ -38,21 +37,35 @@ def read_splits(
     none where no file is named. `name` is the setting ("pairs", "records", "examples"). At most
     `size` examples, and a tenth, are held out: all with the same `key` or none, for validation on
     what is trained on measures memory, and none whose `labels` would be missing in training.
-    Examples that are given in two splits stay in both, and `say` gets a sentence that counts them.
+    Examples that are given in two splits stay in both.
     """
     train, valid, test = (read(prefix) for prefix in ("", "valid_", "test_"))
     if not train:
-        raise UserError(f"data: no {name} are given; set {name} under [data] to files to train on.")
-    trained_on = {key(example) for example in train}
-    for split, examples in (("valid", valid), ("test", test)):
-        if n_repeated := sum(key(example) in trained_on for example in examples):
-            say(
-                f"{split}: {n_repeated:,} of {len(examples):,} {name} are in the training data "
-                f"too, so their scores measure memory as well"
-            )
+        raise UserError(
+            f"data: no {name} are given; set {_settings(name)} under [data] to files to train on."
+        )
     if not valid:
         train, valid = _hold_out(train, name, size, seed, key, labels)
     return Splits(train, valid, test)
+
+
+def repeated(
+    splits: Splits[Example], name: str, key: Callable[[Example], Hashable]
+) -> Iterator[str]:
+    """Say how many examples of the other splits are trained on."""
+    trained_on = {key(example) for example in splits.train}
+    for split, examples in (("valid", splits.valid), ("test", splits.test)):
+        if n_repeated := sum(key(example) in trained_on for example in examples):
+            yield (
+                f"{split}: {n_repeated:,} of {len(examples):,} {name} are in the training data "
+                f"too, so their scores measure memory as well"
+            )
+
+
+def _settings(name: str, prefix: str = "") -> str:
+    """The settings that name the files of a split."""
+    two_files = f", or {prefix}source and {prefix}target" if name == "pairs" else ""
+    return f"{prefix}{name}{two_files}"
 
 
 def _hold_out(
@@ -64,14 +77,20 @@ def _hold_out(
     labels: Callable[[Example], Collection[Hashable]],
 ) -> tuple[list[Example], list[Example]]:
     keys = [key(example) for example in examples]
-    keyed = list(zip(examples, keys, strict=True))
+    keyed, valid = list(zip(examples, keys, strict=True)), _settings(name, "valid_")
     held_out = _draw_keys(keys, min(size, len(keys) // 10), seed)
     taught = {label for example, k in keyed if k not in held_out for label in labels(example)}
-    held_out -= {k for example, k in keyed if not taught.issuperset(labels(example))}
+    rare = {k for example, k in keyed if not taught.issuperset(labels(example))}
+    if held_out and held_out <= rare:
+        raise UserError(
+            f"data: no example can be held out for validation, because each has a label of its "
+            f"own; read labels from the right column, or give {valid}."
+        )
+    held_out -= rare
     if not held_out:
         raise UserError(
-            f"data: {len(keys)} {name} are too few, or too alike, to hold a tenth out for "
-            f"validation; give valid_{name}."
+            f"data: {len(keys):,} {name} are too few, or too alike, to hold a tenth out for "
+            f"validation; give {valid}."
         )
     train = [example for example, k in keyed if k not in held_out]
     return train, [example for example, k in keyed if k in held_out]

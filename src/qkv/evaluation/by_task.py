@@ -12,7 +12,7 @@ from typing import Any, TypeVar, Unpack, overload
 import numpy as np
 
 from qkv.batching import batches
-from qkv.config import DataConfig, MaskConfig
+from qkv.config import MaskConfig, Recipe, recipe_from
 from qkv.data import (
     Labelled,
     LabelledImage,
@@ -35,7 +35,6 @@ from qkv.data import (
     read_records,
     read_squad,
     read_tagged,
-    read_text,
     read_texts,
     validation_batches,
     whole_documents,
@@ -125,6 +124,8 @@ def evaluate(
     *,
     progress: Progress | None = None,
     tokenize: str = "auto",
+    source_field: Field | None = None,
+    target_field: Field | None = None,
     **settings: Unpack[DecodeSettings],
 ) -> Evaluation: ...
 @overload
@@ -137,6 +138,7 @@ def evaluate(
     | Iterable[Record],
     *,
     progress: Progress | None = None,
+    text_field: Sequence[Field] | None = None,
     few_shot: FewShot | None = None,
     pool: str | Path | Iterable[Record] = (),
     shots: int = 0,
@@ -149,8 +151,8 @@ def evaluate(
     data: Files | Iterable[Labelled] | Iterable[tuple[str, ...]],
     *,
     progress: Progress | None = None,
-    label_field: str = "label",
-    text_field: Sequence[str] = (),
+    label_field: Field | None = None,
+    text_field: Sequence[Field] | None = None,
 ) -> Evaluation: ...
 @overload
 def evaluate(
@@ -159,7 +161,8 @@ def evaluate(
     *,
     progress: Progress | None = None,
     mask: MaskConfig,
-    max_length: int = 0,
+    max_length: int | None = None,
+    text_field: Sequence[Field] | None = None,
 ) -> Evaluation: ...
 @overload
 def evaluate(
@@ -167,8 +170,8 @@ def evaluate(
     data: Files | Iterable[Sentence],
     *,
     progress: Progress | None = None,
-    word_column: int = 0,
-    label_column: int = -1,
+    word_column: int | None = None,
+    label_column: int | None = None,
 ) -> Evaluation: ...
 @overload
 def evaluate(
@@ -185,8 +188,9 @@ def evaluate(
     `data` by task: (source, target) pairs, or a tuple of two line-aligned files; texts (a list of
     strings), conversations, preferences or, with `few_shot`, records for a language model; labelled
     texts or images; tagged sentences; questions; tuples of one or two texts for an encoder or, with
-    `mask`, documents of which it predicts masked tokens. `progress` is called with the number of
-    examples done and the number of all.
+    `mask`, documents of which it predicts masked tokens. Files are read as the recipe of the run
+    that made the model says (`model.recipe`), but for columns and lengths that are given here.
+    `progress` is called with the number of examples done and the number of all.
     """
     if not isinstance(data, Iterable | Path):
         raise UserError(
@@ -207,8 +211,8 @@ def _translations(
     data: Any,
     progress: Progress | None,
     tokenize: str = "auto",
-    source_field: Field = "",
-    target_field: Field = "",
+    source_field: Field | None = None,
+    target_field: Field | None = None,
     **settings: Unpack[DecodeSettings],
 ) -> Evaluation:
     """BLEU with its signature, chrF and exact match."""
@@ -216,7 +220,8 @@ def _translations(
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], str | Path):
         pairs = read_pairs(*data)
     else:
-        fields = source_field, target_field
+        trained = model.recipe.data
+        fields = _or(source_field, trained.source_field), _or(target_field, trained.target_field)
         pairs = _examples(data, lambda paths: read_pairs((), (), paths, *fields), tuple)
         _check_sizes(pairs, {2})
     sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
@@ -231,6 +236,7 @@ def _language(
     model: LanguageModel,
     data: Any,
     progress: Progress | None,
+    text_field: Sequence[Field] | None = None,
     few_shot: FewShot | None = None,
     **choosing: Any,
 ) -> Evaluation:
@@ -238,11 +244,13 @@ def _language(
     if few_shot is not None:
         return evaluate_choices(model, data, few_shot, progress=progress, **choosing)
     files = listed(data) if isinstance(data, str | Path) or _all(data, Path) else []
-    if any(kind_of(file) in TABLES for file in files):
+    hold_text = text_field is not None or model.recipe.task == "generate"
+    if not hold_text and any(kind_of(file) in TABLES for file in files):
         if hold_preferences(files):
             return _preferences(model, read_preferences(files), progress)
         return _replies(model, read_conversations(files), progress)
-    items: list[Any] = [read_text(file) for file in files] if files else list(data)
+    recipe = _recipe_for(model, "generate")
+    items: list[Any] = _documents(files, recipe, text_field) if files else list(data)
     if items and _all(items, Preference):
         return _preferences(model, items, progress)
     if not _all(items, str):
@@ -343,14 +351,13 @@ def _classes(
     model: Classifier,
     data: Any,
     progress: Progress | None,
-    label_field: str = "label",
-    text_field: Sequence[str] = (),
+    label_field: Field | None = None,
+    text_field: Sequence[Field] | None = None,
 ) -> Evaluation:
     """Accuracy, F1 and calibration; or correlations, where the labels are numbers."""
-    kind, labels = model.classes.kind, model.classes.labels
-    examples = _examples(
-        data, lambda paths: read_labelled(paths, kind, label_field, text_field), Labelled
-    )
+    kind, labels, trained = model.classes.kind, model.classes.labels, model.recipe.data
+    fields = _or(label_field, trained.label_field), _or(text_field, trained.text_field)
+    examples = _examples(data, lambda paths: read_labelled(paths, kind, *fields), Labelled)
     for number, example in enumerate(examples, start=1):
         if not any(text.strip() for text in example.texts):
             raise UserError(f"Example {number} has no text; correct it, or leave it out.")
@@ -395,13 +402,13 @@ def _tags(
     model: Tagger,
     data: Any,
     progress: Progress | None,
-    word_column: int = 0,
-    label_column: int = -1,
+    word_column: int | None = None,
+    label_column: int | None = None,
 ) -> Evaluation:
     """F1 of entities; or of labels, where these spell no entities."""
-    sentences = _examples(
-        data, lambda paths: read_tagged(paths, word_column, label_column), Sentence
-    )
+    trained = model.recipe.tag
+    columns = _or(word_column, trained.word_column), _or(label_column, trained.label_column)
+    sentences = _examples(data, lambda paths: read_tagged(paths, *columns), Sentence)
     words = [tuple(sentence.words) for sentence in sentences]
     tagged = model.tag(words, progress=_advance(progress, len(words)))
     predicted = [tagging.labels for tagging in tagged]
@@ -445,7 +452,12 @@ def _encodings(
 
 
 def _gaps(
-    model: Encoder, data: Any, progress: Progress | None, mask: MaskConfig, max_length: int = 0
+    model: Encoder,
+    data: Any,
+    progress: Progress | None,
+    mask: MaskConfig,
+    max_length: int | None = None,
+    text_field: Sequence[Field] | None = None,
 ) -> Evaluation:
     """Loss, perplexity and accuracy of masked tokens; the same ones at each call."""
     config = model.model.config
@@ -460,11 +472,13 @@ def _gaps(
             f"to 'none'."
         )
     files = isinstance(data, str | Path) or (data and _all(data, Path))
-    texts = whole_documents(data, DataConfig(documents="line")) if files else list(data)
+    recipe = _recipe_for(model, "fill")
+    max_length = _or(max_length, recipe.data.max_length)
+    texts = _documents(data, recipe, text_field) if files else list(data)
     if not texts or not _all(texts, str):
         raise UserError(
             "There is nothing to score: give the documents as a list of strings, or the name of a "
-            "file that holds one a line."
+            "file that holds them."
         )
     texts = [text for text in texts if text.strip()]
     least, most = MaskedItems.least_length(mask, config.pair_separators), config.max_length
@@ -494,11 +508,13 @@ def _embeddings(
     model: Encoder,
     data: Any,
     progress: Progress | None,
-    label_field: str = "label",
-    text_field: Sequence[str] = (),
+    label_field: Field | None = None,
+    text_field: Sequence[Field] | None = None,
 ) -> Evaluation:
     """How often a text's partner is the nearest; of single texts, how evenly they are spread."""
-    examples = _examples(data, lambda paths: read_texts(paths, text_field, label_field), tuple)
+    trained = model.recipe.data
+    fields = _or(text_field, trained.text_field), _or(label_field, trained.label_field)
+    examples = _examples(data, lambda paths: read_texts(paths, *fields), tuple)
     _check_sizes(examples, {1, 2})
     sides = [list(dict.fromkeys(side)) for side in zip(*examples, strict=True)]
     advance = _advance(progress, sum(map(len, sides)))
@@ -520,6 +536,25 @@ SCORERS: Mapping[type, Callable[..., Evaluation]] = {
     Encoder: _encodings,
 }
 """How a model is scored, by its class."""
+
+
+def _or(given: T | None, as_trained: T) -> T:
+    """What is given, or else as the recipe of the model's run has it."""
+    return as_trained if given is None else given
+
+
+def _recipe_for(model: LanguageModel | Encoder, task: str) -> Recipe:
+    """The recipe of the model's run, or the defaults where that was of another task."""
+    recipe = model.recipe
+    return recipe if recipe.task == task else recipe_from({"task": task})
+
+
+def _documents(files: Any, recipe: Recipe, text_field: Sequence[Field] | None) -> list[str]:
+    """Read the documents of files as a run does."""
+    data = recipe.data
+    if text_field:
+        data = replace(data, text_field=tuple(text_field), template="")
+    return whole_documents(files, data)
 
 
 def _all(items: Any, kind: type | tuple[type, ...]) -> bool:

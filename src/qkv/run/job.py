@@ -37,6 +37,7 @@ from qkv.data import (
     hold_out,
     load_corpus,
     read_splits,
+    repeated,
     text_tokenizer,
     training_text,
     validation_batches,
@@ -410,9 +411,12 @@ class ExampleJob(Job, Generic[Example]):
             paths = getattr(data, prefix + name)
             return read(paths) if paths else []
 
-        splits = read_splits(read_split, name, data.valid_size, seed, key, labels, self.say)
+        splits = read_splits(read_split, name, data.valid_size, seed, key, labels)
         train = draw_examples(splits.train, data.n_examples, seed, kind)
-        return Splits(train, splits.valid, splits.test)
+        splits = Splits(train, splits.valid, splits.test)
+        for sentence in repeated(splits, name, key):
+            self.say(sentence)
+        return splits
 
     def read_data(self) -> None:
         """Read the examples, and show how many there are and what the first one is."""

@@ -18,6 +18,7 @@ from qkv.data import (
     filter_pairs,
     read_pairs,
     read_splits,
+    repeated,
 )
 from qkv.errors import UserError
 from qkv.evaluation import Score, bleu, exact_match
@@ -27,6 +28,10 @@ from qkv.text import train_pair
 from qkv.training import with_wrong_sources
 
 FEW_PAIRS = 100_000  # what decides with so few is how the model is kept from overfitting
+
+
+def _source(pair: Pair) -> str:
+    return pair[0]
 
 
 class TranslateJob(ExampleJob[Pair]):
@@ -49,9 +54,10 @@ class TranslateJob(ExampleJob[Pair]):
             fields = data.source_field, data.target_field
             return read_pairs(source, target, pairs, *fields, prefix)
 
-        return read_splits(
-            read, "pairs", data.valid_size, seed, key=lambda pair: pair[0], say=self.say
-        )
+        splits = read_splits(read, "pairs", data.valid_size, seed, key=_source)
+        for sentence in repeated(splits, "pairs", _source):
+            self.say(sentence)
+        return splits
 
     def read_data(self) -> None:
         """Also read the synthetic pairs, which are trained on alone."""

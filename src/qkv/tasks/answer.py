@@ -131,7 +131,7 @@ class Answerer(TaskObject):
             )
         return cls(model, tokenizer, load_section(folder, "answer", Answers))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write a model folder."""
         settings = dataclasses.asdict(self.settings)
         save_encoder(folder, "answer", self.model, self.tokenizer, answer=settings)

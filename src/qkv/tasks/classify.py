@@ -89,7 +89,7 @@ class Classifier(TaskObject):
             raise UserError(f"{folder} gives {n_labels} numbers, not one; restore config.json.")
         return cls(model, tokenizer, classes)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write a model folder."""
         classes = dataclasses.asdict(self.classes)
         save_encoder(folder, "classify", self.model, self.tokenizer, classify=classes)
@@ -114,6 +114,7 @@ class Classifier(TaskObject):
         """Label a text (or a tuple of two, a pair), or each of many; a blank one has no label."""
         if isinstance(texts, str | tuple):
             return self.classify([texts], threshold, progress)[0]
+        self._check_threshold(threshold)
         whole = _as_tuples(texts)
         found = [Classification(())] * len(whole)
         rows = [row for row, parts in enumerate(whole) if any(part.strip() for part in parts)]
@@ -159,6 +160,16 @@ class Classifier(TaskObject):
             self._pair(*ids) if len(ids) == 2 else self.reader.windows(ids[0], room, overlap)
             for ids in encoded
         )
+
+    def _check_threshold(self, threshold: float | None) -> None:
+        if threshold is not None and self.classes.kind != "classes":
+            what = "a number" if self.classes.kind == "number" else "the one likeliest class"
+            raise UserError(
+                f"This model gives {what}; threshold is for several classes at once, so leave it "
+                f"out."
+            )
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise UserError(f"threshold is {threshold}, but must be a probability, from 0 to 1.")
 
     def _check_sizes(self, sizes: set[int]) -> None:
         if not sizes <= {1, 2}:

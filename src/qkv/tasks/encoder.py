@@ -85,7 +85,7 @@ class Encoder(TaskObject):
         model, tokenizer = load_encoder(folder, device)
         return cls(model, tokenizer, load_section(folder, "embed", EmbedConfig))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write a model folder."""
         embedding = dataclasses.asdict(self.embedding)
         task = "fill" if self.model.config.head == "masked" else "embed"

@@ -86,7 +86,7 @@ class LanguageModel(TaskObject):
             check_special(folder, config, "bos_id")
         return cls(model, tokenizer, decode, prompting, says_how_to_draw(folder))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write a model folder."""
         content = model_content("generate", self.model.config, self.decode, self.prompting)
         tokenizers = Tokenizers(self.tokenizer, self.tokenizer)

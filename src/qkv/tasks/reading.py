@@ -157,7 +157,7 @@ def load_encoder(folder: StoredModel, device: torch.device) -> tuple[Encoder, To
 
 
 def save_encoder(
-    folder: Path, task: str, model: Encoder, tokenizer: Tokenizer, **sections: Any
+    folder: str | Path, task: str, model: Encoder, tokenizer: Tokenizer, **sections: Any
 ) -> None:
     """Write a model folder; `sections` are what the task knows beside the model."""
     content = model_content(task, model.config, **sections)

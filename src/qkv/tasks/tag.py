@@ -111,7 +111,7 @@ class Tagger(TaskObject):
         except ValueError as error:
             raise UserError(f"{folder}: {error}; restore config.json.") from error
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write a model folder."""
         save_encoder(folder, "tag", self.model, self.tokenizer, tag=dataclasses.asdict(self.tags))
 

@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from qkv.config import TASKS
+from qkv.config import TASKS, Recipe, load_recipe
 from qkv.convert.model_folder import StoredModel, load_config
 from qkv.convert.opening import open_model
 from qkv.device import pick_device
@@ -31,6 +31,8 @@ def object_of(stored: StoredModel) -> str:
 class TaskObject(ABC):
     """A model with what its task needs."""
 
+    recipe_path: Path | None = None  # of the run that made it
+
     @classmethod
     def load(
         cls,
@@ -50,7 +52,18 @@ class TaskObject(ABC):
                 f"{name} holds no model for {cls.__name__}; load it with qkv.{kind}.load, or with "
                 f"qkv.load."
             )
-        return cls._of(stored, pick_device(device))
+        loaded = cls._of(stored, pick_device(device))
+        loaded.recipe_path = stored.recipe_path.absolute()
+        return loaded
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the run that made the model, or the defaults where that is not known.
+
+        It says how files of examples are read when the model is evaluated.
+        """
+        path = self.recipe_path
+        return load_recipe(path) if path and path.exists() else Recipe()
 
     @classmethod
     @abstractmethod

@@ -91,7 +91,7 @@ class Translator(TaskObject):
             model = pack_products(model)
         return cls(model, load_tokenizers(folder, config), decode, load_languages(folder))
 
-    def save(self, folder: Path, task: str = "translate") -> None:
+    def save(self, folder: str | Path, task: str = "translate") -> None:
         """Write a model folder."""
         content = model_content(task, self.model.config, self.decode)
         if self.languages:

@@ -78,7 +78,7 @@ class ImageClassifier(TaskObject):
         check_labels(classes.labels, n_labels, folder)
         return cls(load_family(folder, config, Encoder, device), classes)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write a model folder."""
         classes = dataclasses.asdict(self.classes)
         content = model_content("classify", self.model.config, classify=classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -56,6 +57,10 @@ def parts(template: str) -> tuple[tuple[str, bool], ...]:
     return tuple((part, is_name) for part, is_name in cut if part)
 
 
+def _shown(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)[:40]  # null, as in the file
+
+
 def _value(record: Mapping[str, object], name: str, where: str) -> str:
     if name not in record:
         raise UserError(
@@ -68,7 +73,7 @@ def _value(record: Mapping[str, object], name: str, where: str) -> str:
     lines = [value] if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise UserError(
-            f"{where}: field {name!r} holds {str(value)[:40]!r}, but a template takes strings, "
+            f"{where}: field {name!r} holds {_shown(value)}, but a template takes strings, "
             f"numbers and lists of strings; correct the template or the record."
         )
     text = "\n".join(lines)

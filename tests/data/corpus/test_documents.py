@@ -109,6 +109,9 @@ def test_what_holds_no_document_is_located(tmp_path: Path) -> None:
     assert f"{path}, line 1: the template" in complaint(texts, path, template="{title}")
     message = complaint(texts, path, text_field=["body"])
     assert "no field 'body' among 'text'; name the right one as text_field" in message
+    lines = write(tmp_path / "lines.jsonl", '{"text": ["one", "two"]}\n')
+    assert complaint(texts, lines).endswith("by a template under [data], like template = '{text}'.")
+    assert texts(lines, template="{text}") == ["one\ntwo"]
     table = write(tmp_path / "a.tsv", "first\tsecond\na\tb\n")
     message = complaint(texts, table)
     assert "line 2: a document is in one field, but there are 'first', 'second'; name" in message

@@ -11,6 +11,7 @@ import pytest
 
 from qkv.data.corpus import shards as corpus_shards
 from qkv.data.corpus.shards import Chunk, Shards, cached, cached_examples
+from qkv.errors import UserError
 
 WORDS = [f"word {number}" for number in range(10_000)]
 
@@ -42,6 +43,15 @@ def test_examples_are_encoded_once_for_each_content_and_key(tmp_path: Path) -> N
     assert other.digest != first.digest
     cached_examples(WORDS, ["b"], encode, tmp_path)
     assert len(entries(tmp_path)) == 3
+
+
+def test_a_cache_that_cannot_be_written_to_says_how_to_name_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("QKV_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"tokens, the folder of encoded data, .*; set QKV_HOME to"):
+        cached_examples(WORDS, ["a"], lengths)
 
 
 def test_encoding_of_examples_that_stopped_goes_on_with_the_next_chunk(

@@ -32,6 +32,8 @@ ELSEWHERE = {
     "pair_head",
     "family",
 }
+UNSAID = "words for it: "
+UNSAID_COUNTS = 4  # as so many differences
 # Fields that one kind of positions looks at, by how they begin
 ONLY_OF = {
     "rotary": "rotary_",
@@ -124,7 +126,7 @@ def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[
         values = architecture.read_config(architecture.write_config(config), names, head)
         back = ModelConfig.from_dict({**values, **ids})
     except UserError as error:
-        return [f"words for it: {str(error).removesuffix('.')}"]
+        return [f"{UNSAID}{str(error).removesuffix('.')}"]
     ours, theirs = _comparable(config), _comparable(back)
     differing = [
         f"{name} = {ours.get(name)!r}"
@@ -163,11 +165,16 @@ def fitting(
                 return architecture, config, head
     if not reasons:
         raise UserError(f"Hugging Face has no {config.family} with a head of the kind {head!r}.")
-    nearest = min(reasons, key=lambda name: len(reasons[name]))
+    nearest = min(reasons, key=lambda name: _distance(reasons[name]))
     raise UserError(
         f"No architecture of Hugging Face's computes what this model does; {nearest} comes near, "
         f"but has no {', no '.join(reasons[nearest])}."
     )
+
+
+def _distance(reasons: list[str]) -> int:
+    """By how much an architecture differs; what cannot be said at all hides other differences."""
+    return UNSAID_COUNTS if reasons[0].startswith(UNSAID) else len(reasons)
 
 
 def _in_their_words(config: ModelConfig) -> ModelConfig:

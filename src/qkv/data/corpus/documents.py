@@ -181,6 +181,11 @@ def _record_pieces(records: Iterable[Record], config: DataConfig) -> Iterator[Pi
                     f"{record.where}: a document is in one field, but there are {quoted(fields)}; "
                     f"name one as text_field under [data], or join them by a template."
                 )
+            if isinstance(record.value(fields[0], "text_field"), list):
+                raise UserError(
+                    f"{record.where}: field {fields[0]!r} holds a list; join its strings by a "
+                    f"template under [data], like template = '{{{fields[0]}}}'."
+                )
             text = record.text(fields[0], "text_field")
         if text.strip():
             yield from _in_pieces(text)

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -116,8 +116,7 @@ def cached(key: object, encode: Encode, root: Path | None = None) -> Shards:
     folder = root / name
     if (entry := _open(folder)) is not None:
         return entry
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / f".{name}.lock").open("w") as file:
+    with _lock_file(root / f".{name}.lock") as file:
         lock(file)
         entry = _open(folder)
         if entry is None:
@@ -125,6 +124,17 @@ def cached(key: object, encode: Encode, root: Path | None = None) -> Shards:
             entry = _open(folder)
     assert entry is not None
     return entry
+
+
+def _lock_file(path: Path) -> IO[str]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w")
+    except OSError as error:
+        raise UserError(
+            f"{path.parent}, the folder of encoded data, cannot be written to ({error.strerror}); "
+            f"set QKV_HOME to a folder that can."
+        ) from error
 
 
 def cached_examples(

@@ -104,7 +104,7 @@ def test_a_run_goes_on_and_is_never_written_over(
     ]
 
     refused = qkv("train", recipe, "--out", out).mistake
-    assert f"{out} holds a run already; go on with --resume, or choose another --out" in refused
+    assert f"{out} holds a run already; resume it (--resume, or" in refused
     changed = qkv("train", recipe, "--out", out, "--resume", "--set", "train.lr=0.5").mistake
     assert changed.startswith(f"train.lr differs from the run in {out}; ")
 

@@ -82,7 +82,7 @@ def test_a_run_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     before = everything(run(tmp_path).folder)
     demo = replace(recipe(tmp_path), data=DataConfig(corpus="demo"))
     for other, replaces in ((recipe(tmp_path), False), (demo, True)):
-        with pytest.raises(UserError, match="holds a run already; go on with --resume"):
+        with pytest.raises(UserError, match="holds a run already; resume it"):
             train(other, tmp_path / "run", replace=replaces, console=silence())
     assert everything(tmp_path / "run") == before
 

@@ -211,7 +211,7 @@ def test_a_weight_of_nothing_is_no_teacher(teacher: Run, tmp_path: Path) -> None
             "pairs",
             "teacher.models: .*pairs was trained to label pairs of texts, but the examples are",
         ),
-        ("job", "teacher.models: .* is the folder of this run, which .*; choose another --out"),
+        ("job", "teacher.models: .* is the folder of this run, which .*; choose another folder"),
         ("nowhere", "nowhere is neither a path that exists nor a packaged model"),
     ],
 )

@@ -53,7 +53,7 @@ def locked(folder: Path) -> Iterator[None]:
             file.seek(0)
             raise UserError(
                 f"Another run is writing to {folder} (process {file.read().strip() or 'unknown'}); "
-                f"wait until it ends, stop it, or choose another --out."
+                f"wait until it ends, stop it, or choose another folder."
             )
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -95,19 +95,20 @@ def check_claim(folder: Path, recipe: Recipe, resume: bool) -> None:
     """Refuse to write over something else, or to resume what is not there or not the same."""
     path = folder / RECIPE
     if resume and not path.exists():
-        raise UserError(f"There is no run in {folder} to resume; check --out.")
+        raise UserError(f"There is no run in {folder} to resume; check its path.")
     if not path.exists():
         for name in (CARD, CONFIG, TOKENIZER, WEIGHTS, ADAPTER_CONFIG, ADAPTER_WEIGHTS):
             if (folder / name).exists():
                 raise UserError(
                     f"{folder / name} belongs to something else and would be replaced; choose "
-                    f"another --out."
+                    f"another folder."
                 )
     elif resume:
         _check_same(path, recipe)
     elif has_begun(folder):
         raise UserError(
-            f"{folder} holds a run already; go on with --resume, or choose another --out."
+            f"{folder} holds a run already; resume it (--resume, or resume=True in Python), or choose "
+            f"another folder."
         )
 
 
@@ -125,7 +126,7 @@ def _check_same(path: Path, recipe: Recipe) -> None:
     if different := [name for name in names if old.get(name) != new.get(name)]:
         raise UserError(
             f"{', '.join(different)} differs from the run in {path.parent}; resume with "
-            f"`qkv train {path} --out {path.parent} --resume`, or start again with another --out."
+            f"`qkv train {path} --out {path.parent} --resume`, or start again in another folder."
         )
 
 
@@ -144,7 +145,7 @@ def check_data(folder: Path, digest: str, resume: bool) -> None:
     if resume and path.exists() and json.loads(path.read_text(encoding="utf-8")) != digest:
         raise UserError(
             f"The data has changed since the run in {folder} began, so that it cannot be resumed "
-            f"exactly; restore the data, or start again with another --out."
+            f"exactly; restore the data, or start again in another folder."
         )
     write_json(path, digest)
 

@@ -43,7 +43,7 @@ def find_teacher(name: str, folder: Path) -> StoredModel:
     if source.path.resolve() == folder.resolve():
         raise UserError(
             f"teacher.models: {name} is the folder of this run, which would replace its teacher; "
-            f"choose another --out."
+            f"choose another folder."
         )
     task, config, _ = load_config(source)
     if task != "classify" or config.patch_size:

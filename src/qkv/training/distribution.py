@@ -259,5 +259,5 @@ def one_message(workers: Distribution) -> Iterator[None]:
             raise
         raise UserError(
             f"Worker {workers.rank} has lost the connection to another worker, which was killed or "
-            f"cannot be reached; the checkpoints are whole: resume with --resume."
+            f"cannot be reached; the checkpoints are whole: the run can be resumed."
         ) from error

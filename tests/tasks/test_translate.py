@@ -66,6 +66,10 @@ def test_a_prefix_is_how_every_translation_begins(translator: Translator, beams:
     assert translator.translate("3 1", prefix="three") == "three one"
     with pytest.raises(UserError, match="leaves no room"):
         translator.translate("3 1", prefix="one " * 40)
+    with pytest.raises(
+        UserError, match=r"prefix of translations is \['one'\], but must be one text"
+    ):
+        translator.translate("3 1", prefix=["one"])  # type: ignore[arg-type]
 
 
 def test_settings_are_the_folder_s_unless_given(folder: Path) -> None:

@@ -148,6 +148,8 @@ class Translator(TaskObject):
         """The engine's requests for the translations of `n_best`; a blank text has none."""
         model, config = self.model.config, self.settings(settings)
         framing = self.framing(config, source_language, target_language)
+        if not isinstance(prefix, str):
+            raise UserError(f"The prefix of translations is {prefix!r}, but must be one text.")
         begun = self.tokenizers.target.encode(prefix) if prefix else []
         texts = [texts] if isinstance(texts, str) else texts
         encoded = self.encode(texts, truncate, source_language)

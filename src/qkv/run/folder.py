@@ -107,8 +107,8 @@ def check_claim(folder: Path, recipe: Recipe, resume: bool) -> None:
         _check_same(path, recipe)
     elif has_begun(folder):
         raise UserError(
-            f"{folder} holds a run already; resume it (--resume, or resume=True in Python), or choose "
-            f"another folder."
+            f"{folder} holds a run already; resume it (--resume, or resume=True in Python), or "
+            f"choose another folder."
         )
 
 

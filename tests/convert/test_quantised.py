@@ -1,7 +1,9 @@
 """Weights in 4 bits and in 8: products in float64, stored small, the same after a save."""
 
 import copy
+import pickle
 import weakref
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,18 @@ def test_a_layer_holds_one_copy_of_its_integers(linear):
     assert table(torch.tensor([[3, 1]])).equal(expected.float(torch.float64)[None, [3, 1]])
     del matrix, module, table
     assert values() is None or layer.matrix.values is values()
+
+
+@torch.inference_mode()
+def test_layers_are_copied_and_sent_to_another_process():
+    weight, x = torch.randn(24, 64), torch.randn(3, 64)
+    layers = [Int8Linear(Int8Matrix.of(weight)), Int4Linear(Int4Matrix.of(weight))]
+    for layer, copied in zip(layers, pickle.loads(pickle.dumps(layers)), strict=True):
+        assert copied(x).equal(layer(x))
+    process = get_context("spawn").Process(target=repr, args=(layers,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("linear", KINDS)

@@ -16,6 +16,7 @@ layout for 8 bits pads inputs to multiples of 512: 576 take the memory of 1,024.
 
 from __future__ import annotations
 
+import io
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -177,6 +178,22 @@ class QuantizedLinear(Quantized, ABC):
         if self._packed is not None and device.type != "cpu":
             self._hold(self._unpack())
             self._packed = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the matrix by value: of a packed one, torch would send memory that it frees."""
+        state = self.__dict__.copy()
+        if self._packed is not None:
+            torch.save(self._unpack().tensors(""), stored := io.BytesIO())
+            state["_packed"] = stored.getvalue()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over another layer's state, with a packed matrix of its own."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if isinstance(self._packed, bytes):
+            self._hold(self._kind(*torch.load(io.BytesIO(self._packed)).values()))
+            self._packed = None
+            self._pack()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLinear:
         super()._apply(fn, recurse)

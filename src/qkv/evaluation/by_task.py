@@ -539,7 +539,7 @@ SCORERS: Mapping[type, Callable[..., Evaluation]] = {
 
 
 def _or(given: T | None, as_trained: T) -> T:
-    """What is given, or else as the recipe of the model's run has it."""
+    """Return what is given, or else what the recipe of the model's run says."""
     return as_trained if given is None else given
 
 

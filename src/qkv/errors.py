@@ -1,6 +1,8 @@
-"""The one exception that stands for a person's mistake."""
+"""The one exception that stands for a person's mistake, and how its message shows values."""
 
 from __future__ import annotations
+
+import json
 
 
 class UserError(Exception):
@@ -9,6 +11,17 @@ class UserError(Exception):
     The message is one sentence that names the file, line or value, the rule that it breaks and the
     way out. The command line prints it without a traceback and exits with code 2.
     """
+
+
+def shortened(value: object) -> str:
+    """Return the beginning of a value, for a message."""
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def shown(value: object) -> str:
+    """Write a value for a message as JSON does, cut short."""
+    return shortened(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def missing_package(purpose: str, package: str, extra: str = "") -> UserError:

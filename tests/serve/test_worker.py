@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import threading
 
 import pytest
 
-import qkv
 from qkv.config import DecodeConfig
 from qkv.decode import Request
-from qkv.serve import writing
 from qkv.serve.worker import WORTH_WAKING, Worker
-from qkv.serve.writing import Answer, plan_n_best
 from tests.serve.conftest import SPEAKER, speaker, vocabulary
 
 
@@ -36,30 +33,23 @@ def test_a_client_of_whole_texts_is_seldom_woken_and_gets_all_tokens(limit: int)
     assert len(whole) == 1 + limit // WORTH_WAKING
 
 
-def test_translations_that_end_together_are_read_together(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task, read, sizes = qkv.load(folders["spelling"]), writing._read, []
-    texts = ["a", "b", "c"]
+def test_jobs_that_wait_for_the_same_are_run_together() -> None:
+    sizes, gate = [], threading.Event()
 
-    def counted(task: object, searches: list[tuple[object, object]]) -> list[list[str]]:
-        sizes.append(len(searches))
-        return read(task, searches)
+    def double(task: object, texts: list[str]) -> list[str]:
+        sizes.append(len(texts))
+        return [2 * text for text in texts]
 
-    async def translate() -> list[str]:
-        worker = await Worker("spelling", lambda: task).loaded()
-        run_jobs = worker._run_jobs
-
-        def run_when_all_have_come() -> None:
-            if len(worker._jobs) == len(texts):
-                run_jobs()
-
-        monkeypatch.setattr(worker, "_run_jobs", run_when_all_have_come)
-        answers = [Answer(worker, plan_n_best(task, [text], 1, max_length=3)) for text in texts]
-        await asyncio.gather(*(answer.finish() for answer in answers))
+    async def ask() -> list[list[str]]:
+        worker = await Worker("speaker", object).loaded()
+        busy = asyncio.ensure_future(worker.run(lambda task: gate.wait()))
+        asked = [asyncio.ensure_future(worker.gather(double, [text])) for text in "abc"]
+        await asyncio.sleep(0)  # all have asked
+        gate.set()
+        found = await asyncio.gather(*asked)
+        await busy
         worker.close()
-        return [answer.choices[0].text for answer in answers]
+        return found
 
-    monkeypatch.setattr(writing, "_read", counted)
-    assert asyncio.run(translate()) == [task.translate(text, max_length=3) for text in texts]
-    assert sizes == [len(texts)]
+    assert asyncio.run(ask()) == [["aa"], ["bb"], ["cc"]]
+    assert sizes == [3]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from qkv.errors import UserError
+from qkv.errors import UserError, shown
 
 BRACES = re.compile(r"\{\{|\}\}|\{([\w.-]+)\}|[{}]")
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -57,10 +56,6 @@ def parts(template: str) -> tuple[tuple[str, bool], ...]:
     return tuple((part, is_name) for part, is_name in cut if part)
 
 
-def _shown(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)[:40]  # null, as in the file
-
-
 def _value(record: Mapping[str, object], name: str, where: str) -> str:
     if name not in record:
         raise UserError(
@@ -73,7 +68,7 @@ def _value(record: Mapping[str, object], name: str, where: str) -> str:
     lines = [value] if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise UserError(
-            f"{where}: field {name!r} holds {_shown(value)}, but a template takes strings, "
+            f"{where}: field {name!r} holds {shown(value)}, but a template takes strings, "
             f"numbers and lists of strings; correct the template or the record."
         )
     text = "\n".join(lines)

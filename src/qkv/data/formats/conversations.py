@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from qkv.data.files import Paths, text_files
-from qkv.data.formats.records import Record, as_text, quoted, read_records, shortened
-from qkv.errors import UserError
+from qkv.data.formats.records import Record, as_text, quoted, read_records
+from qkv.errors import UserError, shortened
 from qkv.text import Message, check_messages, fill
 from qkv.text.record_template import names
 

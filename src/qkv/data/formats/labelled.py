@@ -11,8 +11,8 @@ from itertools import chain
 from typing import Literal
 
 from qkv.data.files import Paths, text_files
-from qkv.data.formats.records import IDS, Field, Record, as_text, quoted, read_records, shown
-from qkv.errors import UserError
+from qkv.data.formats.records import IDS, Field, Record, as_text, quoted, read_records
+from qkv.errors import UserError, shown
 
 Texts = tuple[str, ...]
 Label = str | tuple[str, ...] | float | None  # none: a teacher must say what the text is

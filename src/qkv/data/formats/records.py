@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from qkv.data.files import Progress, check_seekable, chunks, kind_of, lines, opened
-from qkv.errors import UserError, missing_package
+from qkv.errors import UserError, missing_package, shortened, shown
 from qkv.text.record_template import check_characters
 
 Field = str | int
@@ -121,17 +121,6 @@ def as_text(value: object, field: Field, where: str, setting: str = "") -> str:
 def quoted(names: Iterable[object]) -> str:
     """Write names for a message, each in quotes."""
     return ", ".join(map(repr, names)) or "none"
-
-
-def shortened(value: object) -> str:
-    """Return the beginning of a cell, for a message."""
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
-
-
-def shown(value: object) -> str:
-    """Write a value for a message as JSON does, cut short."""
-    return shortened(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def read_records(

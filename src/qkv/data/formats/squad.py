@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from qkv.data.files import Paths, text_files
-from qkv.data.formats.records import as_text, quoted, read_records, shown
-from qkv.errors import UserError
+from qkv.data.formats.records import as_text, quoted, read_records
+from qkv.errors import UserError, shown
 
 FLAT = ("question", "context")  # columns that tables of questions have
 WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)

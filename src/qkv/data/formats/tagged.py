@@ -7,8 +7,8 @@ from pathlib import Path
 
 from qkv.data.files import Paths, kind_of, text_files
 from qkv.data.formats.conll import Sentence, read_conll
-from qkv.data.formats.records import Record, as_text, quoted, read_records, shown
-from qkv.errors import UserError
+from qkv.data.formats.records import Record, as_text, quoted, read_records
+from qkv.errors import UserError, shown
 
 RECORDS = (".json", ".jsonl", ".parquet")
 WORDS = ("tokens", "words")
